@@ -63,7 +63,8 @@ def print_milestone(course: Course, m: Milestone, states: dict[str, str]) -> Non
     if m.steps:
         console.print(Text("\nsteps", style="bold"))
     for stage in stages(course, m):
-        console.print(Text(f"  {stage.label}  {stage.step.title}  ({len(stage.paths)} files)"))
+        size = f"{len(stage.paths)} files, {stage.lines:,} lines of code and tests"
+        console.print(Text(f"  {stage.label}  {stage.step.title}  ({size})"), soft_wrap=True)
         hint = f"        read {stage.step.read[0]}, see it: {stage.step.show}"
         console.print(Text(hint, style="dim"), soft_wrap=True)
     console.print(f"\nNext: python -m milestones checkout {m.id} ../{m.id}", style="dim")

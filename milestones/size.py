@@ -34,15 +34,15 @@ class Size:
 
 LIMITS = {
     "m0": Size(lines=1_385),
-    "m1": Size(lines=4_385, files=54, step_files=19, step_functions=53),
-    "m2": Size(lines=5_940),
-    "m3": Size(lines=7_590, step_files=29, step_functions=78),
-    "m4": Size(lines=11_605, cpp=1_900),
-    "m5": Size(lines=11_840, cpp=1_900),
-    "m6": Size(lines=12_680, cpp=1_900, step_files=30, step_functions=89),
-    "m7": Size(lines=15_330, cpp=2_740),
-    "m8": Size(lines=16_985, cpp=2_845),
-    "root": Size(lines=33_700, cpp=2_845),
+    "m1": Size(lines=4_370, files=51, step_files=18, step_functions=53),
+    "m2": Size(lines=5_905),
+    "m3": Size(lines=7_525, step_files=28, step_functions=78),
+    "m4": Size(lines=11_570, cpp=1_900),
+    "m5": Size(lines=11_825, cpp=1_900),
+    "m6": Size(lines=12_665, cpp=1_900, step_files=29, step_functions=89),
+    "m7": Size(lines=15_315, cpp=2_740),
+    "m8": Size(lines=16_970, cpp=2_845),
+    "root": Size(lines=33_650, cpp=2_845),
 }
 
 

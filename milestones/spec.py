@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 LANGUAGES = ("en", "zh")
+NOTES = "docs/"  # with their figures
 
 
 class MilestoneError(Exception):
@@ -29,7 +30,7 @@ class Step:
     body: str  # what the idea is, for the commit
     read: list[str]  # files to read first, in this order
     show: str  # a command that shows it
-    files: list[str]  # patterns, tests apart
+    files: list[str]  # patterns, tests apart; notes have a step behind the others
     tests: list[str]  # patterns: the tests that come with it, and what these need
     rest: bool = False  # takes what no step names; without such a step the last one does
 
@@ -109,6 +110,8 @@ def _parse_step(where: str, table: Any) -> Step:
         raise MilestoneError(f"{where}: read must name the file to read first")
     if wrong := [p for p in lists["tests"] if not p.startswith("tests/")]:
         raise MilestoneError(f"{where}: tests must begin with tests/, got {wrong[0]!r}")
+    if wrong := [p for p in lists["files"] if p.startswith(NOTES)]:
+        raise MilestoneError(f"{where}: files must not begin with {NOTES}, got {wrong[0]!r}: notes have a last step")
     return Step(title=table["title"], body=table["body"].strip(), show=table["show"], rest=table["rest"], **lists)
 
 

@@ -5,7 +5,7 @@ Static first (chain, forbidden names, exercises), then each tree is written to a
 its modules are imported there, and its tests m0..mK run there, in processes of their own. The tests are
 pristine: written out from this repository. A slow test runs in the tree of its own milestone and at the root; the trees
 between them leave it out. With `--steps` each step on the way (steps.py) is proved as well: its
-modules are imported, and the tests that came with it run. A milestone's last step is the milestone itself.
+modules are imported, and the tests that came with it run. Its last step with code is the milestone but for the notes.
 The processes are forks of one that has imported MODULES and nothing of this project, see fork_server.py.
 """
 
@@ -111,7 +111,7 @@ def verify(
         tasks = {m.id: [pool.submit(verify_one, m, m.number in drawn)] for m in latest_first}
         if with_steps:
             for milestone in latest_first:
-                row = [stage for stage in stages(course, milestone) if not stage.is_last]
+                row = [stage for stage in stages(course, milestone) if not stage.has_all_code]
                 row = [row[index] for index in sorted(rng.sample(range(len(row)), -(-len(row) // share)))]
                 tasks[milestone.id] = [*(pool.submit(prove_step, stage) for stage in row), *tasks[milestone.id]]
         return [task.result() for milestone in chosen for task in tasks[milestone.id]]

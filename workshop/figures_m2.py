@@ -41,7 +41,7 @@ def processes() -> Card:
     stages = [
         (150, 170, PALE_BLUE, ("API process", "API 进程"), [
             ("HTTP, chat template", "HTTP、聊天模板"), ("text to token ids", "文本变成 token id"),
-            ("token ids to text", "token id 变成文本"), ("a mailbox per stream", "每个流一个信箱")]),
+            ("token ids to text", "token id 变成文本"), ("a collector per stream", "每个流一个收集器")]),
         (430, 150, PALE_GREEN, ("engine core", "引擎核心"), [
             ("input queue", "输入队列"), ("Scheduler", "Scheduler"), ("block tables", "块表"),
             ("the step loop", "步循环")]),

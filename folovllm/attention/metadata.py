@@ -27,7 +27,7 @@ class AttentionMetadata:
     query_start_loc: torch.Tensor
     """[num_seqs + 1] int32."""
     seq_lens: torch.Tensor
-    """[num_seqs] int32. A sequence's last query sits at position seq_len - 1."""
+    """[num_seqs] int32. A sequence's last query is at position seq_len - 1."""
     slot_mapping: torch.Tensor
     """[num_tokens] int64: block * block_size + offset."""
     block_tables: torch.Tensor

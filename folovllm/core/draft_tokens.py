@@ -25,8 +25,7 @@ from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler_output import UNKNOWN, Drafts, SchedulerOutput, VerifiedDraft
 from folovllm.core.sequence_group import in_prefill
-from folovllm.core.stop import check_stop
-from folovllm.request import Sequence, SequenceStatus
+from folovllm.request import Sequence, SequenceStatus, check_stop
 
 
 class DraftTokens:

@@ -40,7 +40,7 @@ class Preempter:
         self.num_recomputed = self.num_swapped = 0  # sequences
 
     def preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
-        """Take the blocks of these running sequences of `request`, which are swapped or wait after it."""
+        """Take the blocks of these running sequences of `request`. They are SWAPPED afterwards, or WAITING."""
         output.stale_seq_ids += [seq.seq_id for seq in victims]
         if self._swaps(request) and (moves := self.kv.swap_out(victims)) is not None:
             output.blocks_to_swap_out += moves

@@ -71,7 +71,7 @@ class RequestQueue:
         return entry is not None and entry[1] is request
 
     def __iter__(self) -> Iterator[Request]:
-        """In line order; sorts, so it is for looking and not for stepping."""
+        """In line order; it sorts, which is too slow for every step."""
         return (request for _, request in sorted(self._entries.values(), key=lambda entry: entry[0]))
 
 
@@ -102,9 +102,9 @@ class RequestLines:
             self.waiting.add(request, self._keys[request])
 
     def settle(self, request: Request) -> None:
-        """The statuses of its sequences have changed. It is among the running if one of them runs, among the swapped if
-        one is swapped, and waits no longer than one of them waits. Whether it begins to wait is the caller's business:
-        enter_waiting()."""
+        """Put a request where its sequences' statuses say, after a change: among the running if one of them runs, among
+        the swapped if one is swapped, and out of the queue if none waits. To put it into the queue is up to the
+        caller: enter_waiting()."""
         for line, status in ((self.running, SequenceStatus.RUNNING), (self.swapped, SequenceStatus.SWAPPED)):
             if not request.has(status):
                 if request in line:

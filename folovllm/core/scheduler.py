@@ -16,7 +16,7 @@
 No request starves. An older one keeps its blocks, and a preempted one goes back to its old place in the line, ahead of
 all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
 
-More than 300 lines, since what a step takes and what comes of it are entered into the same books.
+More than 300 lines: what a step takes and what its tokens change are the same state, which one class must keep.
 
 Iteration-level scheduling: Orca (Yu et al., OSDI 2022). Chunks beside decodes: Sarathi-Serve (Agrawal et al., OSDI
 2024). vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
@@ -36,8 +36,7 @@ from folovllm.core.prompt_shares import half, share_out, top_up
 from folovllm.core.request_queue import RequestLines
 from folovllm.core.scheduler_output import UNKNOWN, Drafts, SchedulerOutput
 from folovllm.core.sequence_group import SeqTokens, in_prefill, is_decode, rows_claimed, rows_needed, tokens_to_compute
-from folovllm.core.stop import check_stop
-from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.request import Request, Sequence, SequenceStatus, check_stop
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
 
@@ -118,7 +117,7 @@ class Scheduler:
             self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
         if self._changed_seqs:
             output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
-        # Cleared only here: after an interrupt on the way they must be said again.
+        # Cleared only here: a step that was interrupted did not tell the worker, and the next one must.
         self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
         self.drafts.add(output, self._left(output), self._watermark + self._owed_blocks)
         for observer in self.observers:
@@ -201,8 +200,8 @@ class Scheduler:
             self._owed_blocks += max(0, self.kv.blocks_for(seq.get_len()) - len(seq.block_ids))
 
     def _make_way(self, request: Request, seq_tokens: SeqTokens, output: SchedulerOutput) -> bool:
-        """Put sequences into the step, and let the newest request give way until there are blocks for them. In the end
-        that is their own. True when one had to."""
+        """Put sequences into the step. While there are too few blocks for them, the newest request is preempted, in the
+        end their own. True when one was."""
         preempted = False
         while seq_tokens[0][0].status is RUNNING and not self._grant(seq_tokens, output):
             newest, preempted = self.running[-1], True
@@ -235,7 +234,7 @@ class Scheduler:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
         shared; where that is too much, one of them comes alone (beams cannot).
 
-        Returns the rows that it takes of `room`, with those of siblings that fork because its prompt comes to its end;
+        Returns how many rows it takes, with those of siblings that fork because its prompt comes to its end;
         None if there is not enough of anything.
         """
         swapped = request.get_seqs(SWAPPED)
@@ -262,8 +261,8 @@ class Scheduler:
     def _admit(self, request: Request, rows_left: int, output: SchedulerOutput) -> int | None:
         """Start the next waiting sequence of a request.
 
-        Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
-        long prompt could be overtaken for ever.
+        Returns how many rows it takes, None when rows, tokens or blocks are used up: then those behind it wait as well,
+        or a long prompt could be overtaken for ever.
         """
         rows = rows_needed(request, 1, runs=request in self.running)
         if rows > rows_left:
@@ -306,7 +305,7 @@ class Scheduler:
 
     def _fork_siblings(self, request: Request, seq: Sequence, rows_left: int, output: SchedulerOutput) -> int:
         """The prompt of `seq` will have been computed by this step. It is prefilled once: siblings that have not begun
-        draw their first token from the same logits, as many as there is room for; the others stand in line.
+        draw their first token from the same logits, as many as there is room for; the others go on waiting.
 
         Returns how many were forked.
         """

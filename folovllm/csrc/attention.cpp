@@ -1,11 +1,11 @@
-// The paged KV cache: storing new keys and values, and decode attention that reads them where they lie.
+// The paged KV cache: storing new keys and values, and decode attention that reads them in place.
 //
 //     cache         one for K, one for V; where a token lies in it, cache.h tells
 //     block_tables  [sequences, max_blocks], which blocks hold a sequence's tokens, in order
 //
 // The keys of a sequence are cut into parts of PART tokens, always at the same places. A thread takes one part of one KV
 // head, for all query heads that share it, and leaves the maximum of the scores, the sum of their exponentials and the
-// weighted values. The parts are then joined in order (flash decoding). Where the cuts lie depends on the sequence
+// weighted values. The parts are then joined in order (flash decoding). Where the cuts are depends on the sequence
 // alone, and so do the bits of its result.
 //
 // Slots that no token has written are never read.

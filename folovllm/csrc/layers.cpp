@@ -1,4 +1,4 @@
-// What lies between the products of a decoder layer, each in one pass over its rows: the residual and its norm, the
+// What is between the products of a decoder layer, each in one pass over its rows: the residual and its norm, the
 // norm of heads with the rotary embedding, SwiGLU.
 //
 // T is the type of the activations, float or bf16. All of it is computed in float32, and rounded once at the end. The

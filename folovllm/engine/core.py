@@ -124,12 +124,11 @@ class EngineCore:
 
 
 def find_device_fault(device: torch.device) -> Exception | None:
-    """What the device answers to everything from now on; None: it is well.
+    """What the device answers to everything from now on; None: it works.
 
-    Some errors of a CUDA device are a call's own: memory that is short is there for the next, smaller step. Others
-    belong to the process. After a kernel has read where nothing is, every later call gets the same error, until the
-    process ends. Which of the two it was the device tells best: it is asked for anything at all, once, after a step has
-    failed.
+    Some errors of a CUDA device end one call only: memory that was too short may do for the next, smaller step. Others
+    end the process: after a kernel has read an address that does not exist, every later call gets the same error. To
+    learn which of the two it was, one call is made after a step has failed.
     """
     if device.type != "cuda":
         return None

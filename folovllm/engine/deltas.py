@@ -19,8 +19,7 @@ from operator import attrgetter
 
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.engine.input_processor import Checked
-from folovllm.engine.stream import OutputDelta
-from folovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from folovllm.outputs import CompletionOutput, Logprob, OutputDelta, RequestMetrics, RequestOutput
 from folovllm.sampling_params import SamplingParams
 
 # Of a dataclass pickle asks for each field by Python code. As calls with all fields they take about half the time.

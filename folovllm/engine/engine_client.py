@@ -23,8 +23,7 @@ from folovllm.engine.deltas import DeltaDecoder
 from folovllm.engine.input_processor import Checked, Prompt
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
 from folovllm.engine.snapshots import EngineSnapshot, Load
-from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.outputs import RequestOutput
+from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused

@@ -28,11 +28,11 @@ def threads_for_steps(model: str | None) -> Callable[[], AbstractContextManager[
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside, torch computes with one thread; whatever comes after has as many as before: code around an engine is not
-    ours to slow down. It takes a microsecond.
+    """Inside, torch computes with one thread; afterwards it has as many as before, so that other code in the process is
+    not slowed down. It takes a microsecond.
 
-    A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not tell whether its number
-    was set, so one that it would take by itself counts as not chosen."""
+    A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not say whether its number
+    was set, so one that it would take by default counts as not chosen."""
     before = torch.get_num_threads()
     if "OMP_NUM_THREADS" in os.environ or before not in torchs_own_numbers():
         yield

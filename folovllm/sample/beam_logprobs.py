@@ -42,7 +42,7 @@ def report_beams(raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tup
     report = gather_logprobs(edited, num_logprobs, best)
     if edited is raw:
         return mark_failed_draws(best, raw, raw), report
-    # Masks may leave a beam nothing: that ends the beam, it is no error.
+    # Masks may leave a beam no token: that ends the beam and is no error.
     token_ids = mark_failed_draws(best, raw, edited.clamp(min=torch.finfo(torch.float32).min))
     if metadata.group.logprobs_mode == "raw":
         candidates = report.token_ids[:, 1:]
@@ -55,7 +55,7 @@ def report_beams(raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tup
 
 
 def spread_beams(plain: LogprobsTensors, beams: Sequence[tuple[Tensor | slice, BeamLogprobs]]) -> BeamLogprobs:
-    """`plain`, a whole batch's report, with what the beams among its rows tell beside it."""
+    """`plain`, a whole batch's report, with what the beams among its rows report besides."""
     ids = torch.zeros_like(plain.token_ids[:, 1:])
     values = torch.zeros_like(ids, dtype=torch.float32)
     spread = BeamLogprobs(plain.token_ids, plain.logprobs, plain.ranks, values, ids, ids.clone(), values.clone())

@@ -124,10 +124,10 @@ def mark_failed_draws(drawn: Tensor, raw: Tensor, edited: Tensor, *, is_greedy: 
     """`drawn` [b], with NOT_FINITE or NO_TOKEN for the rows that could not be drawn from.
 
         raw      as the model gave it            NaN, +inf, or nothing but -inf    NOT_FINITE    activations overflowed
-        edited   after masks, biases, penalties  the same                          NO_TOKEN      the request's own doing
+        edited   after masks, biases, penalties  the same                          NO_TOKEN      parameters left none
 
     raw, edited: logits [b, vocab], the same tensor where nothing was edited. -inf beside finite logits is a mask, and
-    fine. The largest logit tells all of this, since NaN wins every maximum; on a greedy row it is that of `drawn`. So
+    fine. The largest logit shows all of this, since NaN wins every maximum; on a greedy row it is that of `drawn`. So
     what is wrong comes to the host together with the tokens, and nothing waits for it.
     """
     largest = edited.gather(1, drawn.unsqueeze(-1)).squeeze(-1) if is_greedy else edited.amax(dim=-1)

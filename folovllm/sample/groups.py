@@ -35,7 +35,7 @@ MAX_GROUP_LOGITS = 1 << 20
 
 @dataclass(slots=True)
 class RowGroup:
-    """Rows of one way."""
+    """Rows that are sampled in the same way."""
 
     rows: Tensor | slice  # [b] their places in the batch; a slice of it is selected without a copy
     metadata: SamplingMetadata

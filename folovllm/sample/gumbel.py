@@ -1,12 +1,12 @@
 """Draws by the sampling kernel: greedy rows and random ones, with filters or without, all with the same kind of noise.
 
-A row draws with noise made of its seed and of the place of its token, not from a generator with a state. So a token can
-be drawn for twice, in any batch, in a CUDA graph, and by a step that was launched ahead, and is the same. A seed means
-the same tokens whether log-probabilities are reported or not.
+A row draws with noise made of its seed and its token's position, not from a generator with a state. So a second draw
+for the same position gives the same token, in any batch, in a CUDA graph, and in a step that was launched ahead. A
+seed means the same tokens whether log-probabilities are reported or not.
 
     logits as they came     one launch over all rows of the batch, inside of the step's CUDA graph
     edited logits           (masks, biases, processors, penalties) a launch of their own, over the float32 copy that
-                            was edited, with the same seed and place
+                            was edited, with the same seed and position
     beam search             draws nothing: it takes the likeliest
 
 vLLM: v1/worker/gpu/sample/sampler.py (gumbel_sample)
@@ -31,8 +31,8 @@ NUM_SETTINGS = 5
 
 
 def takes_raw_logits(row: SamplingRow) -> bool:
-    """Whether it draws from the logits as they came. It follows from the row's own parameters alone: else its company
-    would decide how it is drawn."""
+    """Whether it draws from the logits as they came. It follows from the row's own parameters alone: else the other
+    rows of the batch would decide how it is drawn."""
     return not row.params.use_beam_search and not processors_for(row)
 
 
@@ -76,8 +76,8 @@ class GumbelParams:
 
 @dataclass(slots=True)
 class GumbelRows:
-    """Rows that are more than drawn: their logits are edited, or they report log-probabilities. The sampler does that,
-    and lets them draw here."""
+    """Rows that need more than a draw: their logits are edited, or they report log-probabilities. The sampler does so,
+    and calls draw() here."""
 
     params: GumbelParams
     offsets: Tensor
@@ -90,8 +90,8 @@ class GumbelRows:
         return GumbelRows(GumbelParams(self.params.packed[:, rows].contiguous()), self.offsets[rows], drawn)
 
     def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
-        tells = metadata.group.num_logprobs is not None and metadata.group.logprobs_mode == "processed"
-        if self.drawn is not None and edited is raw and not tells:
+        reports = metadata.group.num_logprobs is not None and metadata.group.logprobs_mode == "processed"
+        if self.drawn is not None and edited is raw and not reports:
             return self.drawn, []
         logits = edited.float()
         kept = torch.empty(logits.shape, dtype=torch.int8, device=logits.device)
@@ -99,7 +99,7 @@ class GumbelRows:
         if edited is not raw:
             largest = raw.amax(dim=-1)
             tokens = tokens.masked_fill(tokens < 0, NO_TOKEN).masked_fill(largest.sub(largest).ne(0), NOT_FINITE)
-        if not (tells or self.drawn is None) or metadata.group.path == "greedy":
+        if not (reports or self.drawn is None) or metadata.group.path == "greedy":
             return tokens, []
         weights = full_weights(logits, metadata.filters.temperature).masked_fill_(kept == 0, 0.0)
         return tokens, [(list(range(len(tokens))), Candidates(weights))]

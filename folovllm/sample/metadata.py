@@ -25,7 +25,7 @@ from folovllm.sample.row import SamplingRow
 
 
 class SamplingGroup(NamedTuple):
-    """The way a row is sampled. Rows of the same way can be computed together."""
+    """How a row is sampled. Rows with equal groups can be computed together."""
 
     path: str
     width: int

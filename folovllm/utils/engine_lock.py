@@ -33,8 +33,8 @@ _MAIN = threading.main_thread()  # only the main thread gets interrupts: in the 
 class _Interrupt:
     """Of the process: it has one handler for SIGINT."""
 
-    handler: Any = None  # the one that was there before ours; None: ours is not there
-    waits = False  # it is noted, not raised
+    handler: Any = None  # the program's own, while ours is in its place; None: ours is not
+    waits = False  # an interrupt is noted for later, not raised
     was_noted = False
 
 
@@ -58,8 +58,10 @@ class EngineLock:
         self._held = threading.Lock()
         self._owner: int | None = None
         self._depth = 0
-        self._waited = True  # whether interrupts waited before, under another engine's lock; if not, ...
-        self._handler: Any = None  # ... the handler to put back, or None where that engine allows them now
+        # What __exit__ restores. Interrupts may have been held back before, under another engine's lock: then nothing.
+        # Else the handler that was there, or None: that other engine had one, and allowed interrupts just then.
+        self._waited = True
+        self._handler: Any = None
 
     def __enter__(self) -> None:
         if self._owner == threading.get_ident():

@@ -4,7 +4,7 @@
     get_output()       waits until that copy has arrived
 
 One copy from the device a step brings all token ids. It is queued behind the kernels that draw them, into pinned
-memory, and an event behind it tells when it is over. Nothing else on the device is waited for, so a step that was
+memory, and an event behind it is recorded when it is over. Nothing else on the device is waited for, so a step that was
 launched meanwhile goes on.
 
 vLLM: v1/worker/gpu_model_runner.py (AsyncGPUModelRunnerOutput), v1/worker/gpu/async_utils.py
@@ -97,7 +97,7 @@ class AsyncModelRunnerOutput:
     """Of a step with draft tokens: of the second tokens of the sequences that gained two, and so on."""
     _token_ids: HostCopy | None = None
     _is_bad: HostCopy | None = None
-    """Which of `rows` came out of the model as NaN or infinity, where some of them draw nothing that would tell."""
+    """Which of `rows` came out of the model as NaN or infinity, where some of them draw no token that would show it."""
     _logprobs: LogprobsCopy | None = None
     """Of all draws, where a row reports any."""
     _reported: list[int | None] = field(default_factory=list)

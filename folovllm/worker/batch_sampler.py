@@ -57,7 +57,7 @@ class BatchSampler:
         self.vocab_size, self.eos_token_ids, self.device = vocab_size, eos_token_ids, device
         self._rows: dict[str, SamplingRow] = {}
         self._states: dict[str, dict[int, torch.Tensor]] = {}
-        """Of a sequence's generator, before the draws of its last two tokens: {place of the token: state}."""
+        """Of a sequence's generator, before the draws of its last two tokens: {position of the token: state}."""
         self._seqs: list[Sequence] = []  # the groups', in this order
         self._groups: list[RowGroup] | None = None
         self.uses_kernel = uses_kernel
@@ -176,8 +176,8 @@ class BatchSampler:
     def sample(
         self, seqs: list[Sequence], logits: torch.Tensor, drawing: DrawingRows | None = None
     ) -> tuple[SamplerOutput, Failures]:
-        """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab]. Waits for nothing, as
-        far as it is in the sampler's hands.
+        """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab]. Nothing is waited for,
+        except by a request's own processor.
 
         drawing: their rows, where these draw for themselves.
 
@@ -204,7 +204,7 @@ class BatchSampler:
         return self._groups
 
     def _begin_draws(self, seqs: list[Sequence]) -> None:
-        """A place that was drawn for already is drawn for with the same random numbers: the step that was to bring its
+        """A position that was drawn before is drawn again with the same random numbers: the step that was to bring its
         token, or that and the one launched behind it, was cut short."""
         for seq in seqs:
             row, states = self._rows[seq.seq_id], self._states.get(seq.seq_id)

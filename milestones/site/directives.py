@@ -14,7 +14,7 @@ from milestones.site.errors import DirectiveError
 
 DIRECTIVE = re.compile(r"^(?P<indent>[ \t]*):::[ \t]+(?P<body>\S.*?)[ \t]*$")
 INLINE = re.compile(r"\{\{\s*bench\s+(?P<body>[^{}]+?)\s*\}\}")
-KINDS = ("code", "bench", "plot", "api", "figure", "map", "way", "exercise")
+KINDS = ("code", "bench", "plot", "api", "figure", "files", "map", "way", "exercise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ _KNOWN: dict[str, tuple[set[str], set[str], bool]] = {
     "bench": ({"nocaption"}, {"columns", "where"}, False),
     "plot": (set(), set(), False),
     "api": (set(), {"members"}, False),
+    "files": (set(), set(), False),
     "map": (set(), set(), False),
     "figure": (set(), {"caption"}, False),
     "way": (set(), set(), False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from milestones.site import api, bench_plot, bench_table, comments, figures, vllm_map, way
+from milestones.site import api, bench_plot, bench_table, comments, figures, file_list, vllm_map, way
 from milestones.site.directives import Directive
 from milestones.site.errors import DirectiveError
 from milestones.site.source import MODULE_DOC, ROOT, excerpt, parse
@@ -29,6 +29,8 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
         return bench_plot.plot(bench_table.load(_single(directive)), lang)
     if directive.kind == "map":
         return vllm_map.render(directive.words, vllm_files(), lang)
+    if directive.kind == "files":
+        return file_list.render(_single(directive), lang)
     if directive.kind == "figure":
         name = _single(directive)
         return figures.figure(name, figures.read(name), lang, directive.options.get("caption", ""))

@@ -123,16 +123,16 @@ def render(words: tuple[str, ...], files: VllmFiles, lang: str) -> str:
         head = head_of(source.ROOT / "folovllm" / name)
         if head is None:
             raise DirectiveError(f"folovllm/{name} has no `vLLM:` line in its head")
-        paths = [f"{v0} {_code(c.path)}" if c.v0 else _code(c.path) for c in counterparts(head, files)]
+        paths = [f"{v0} {code_path(c.path)}" if c.v0 else code_path(c.path) for c in counterparts(head, files)]
         number = arrival(f"folovllm/{name}")
         after = on_top.format(last=_milestones()[-1][0])
         brought = after if number == AFTER_ALL else f"[M{number}](m{number}/index.md)"
-        cells = [_code(name), brought, "<br>".join(paths) or "—"]
+        cells = [code_path(name), brought, "<br>".join(paths) or "—"]
         lines.append(f"| {' | '.join(cells)} | {texts.get(name, {}).get(lang, '')} |")
     return "\n".join(lines)
 
 
-def _code(path: str) -> str:
+def code_path(path: str) -> str:
     """A path that a narrow column breaks behind a slash and nowhere else."""
     shown = path.replace("/", "/<wbr>").replace("__", "&#95;&#95;")  # two underscores would make Markdown print bold
     return f'<code class="path">{shown}</code>'

@@ -57,10 +57,3 @@ def test_bad_input_is_one_line_and_exit_2(argv: list[str], text: str, capsys: py
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: ")
     assert text in err
-
-
-def test_help_says_what_options_do_and_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(["generate", "--help"], capsys)
-    said = " ".join(out.split())
-    assert "0 is greedy, higher is more varied (default: 0.8)" in said
-    assert "tokens in a block of the KV cache (default: 16)" in said

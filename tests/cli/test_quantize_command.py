@@ -69,42 +69,33 @@ def refused(tmp_path, *argv, capsys):
     return capsys.readouterr().err.splitlines()[-1].removeprefix("error: ")
 
 
-def test_a_folder_with_something_in_it(tmp_path, source, text, capsys):
-    message = refused(tmp_path, source, source, "--calibration", text, capsys=capsys)
-    got = describe(str(source))
-    assert message == f"out must be a new or an empty folder, got {got}; there is something in it; name a new folder"
+SOME = "--calibration text --group-size 32"
 
 
-def test_a_file_in_its_place(tmp_path, source, text, capsys):
-    message = refused(tmp_path, source, text, "--calibration", text, capsys=capsys)
-    assert message == f"out must be a folder, got {describe(str(text))}; this is a file; name a new folder"
-
-
-def test_a_place_that_is_not_there(tmp_path, source, text, capsys):
-    out = tmp_path / "no" / "such"
-    message = refused(tmp_path, source, out, "--calibration", text, capsys=capsys)
-    assert message == f"out must be in a folder that is there, got {describe(str(out))}"
-
-
-def test_a_model_that_is_quantised(tmp_path, text, capsys):
-    model = FOLDERS / "awq"
-    message = refused(tmp_path, model, tmp_path / "out", "--calibration", text, capsys=capsys)
-    assert message == (
-        f"model must not be quantised already, got {describe(str(model))}; it is, by 'awq': name what it was made from"
-    )
-
-
-def test_a_group_size_that_does_not_divide(tmp_path, source, text, capsys):
-    message = refused(tmp_path, source, tmp_path / "out", "--calibration", text, "--group-size", 40, capsys=capsys)
-    assert message == "group_size must divide the inputs of each layer (64, 96), got 40; 32 or 16 or 8 or -1 would do"
-
-
-def test_a_model_without_a_text(tmp_path, source, capsys):
-    message = refused(tmp_path, source, tmp_path / "out", "--group-size", 32, capsys=capsys)
-    assert message == (
-        "calibration must be a text file where the model is not 'embedded', got None; give some hundred kilobytes of "
-        "what the model will be asked"
-    )
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (f"source source {SOME}",
+         "out must be a new or an empty folder, got {source}; there is something in it; name a new folder"),
+        (f"source text {SOME}", "out must be a folder, got {text}; this is a file; name a new folder"),
+        (f"source no/such {SOME}", "out must be in a folder that is there, got {no/such}"),
+        (f"awq out {SOME}",
+         "model must not be quantised already, got {awq}; it is, by 'awq': name what it was made from"),
+        ("source out --calibration text --group-size 40",
+         "group_size must divide the inputs of each layer (64, 96), got 40; 32 or 16 or 8 or -1 would do"),
+        ("source out --group-size 32",
+         "calibration must be a text file where the model is not 'embedded', got None; give some hundred kilobytes of "
+         "what the model will be asked"),
+        ("source out --calibration none --group-size 32",
+         "calibration must be a file that can be read, got {none}; No such file or directory"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line_and_changes_nothing(tmp_path, source, text, argv, message, capsys):
+    places = {"source": source, "text": text, "awq": FOLDERS / "awq"}
+    places |= {name: tmp_path / name for name in ("out", "no/such", "none")}
+    for name, path in places.items():
+        message = message.replace(f"{{{name}}}", describe(str(path)))
+    assert refused(tmp_path, *(places.get(word, word) for word in argv.split()), capsys=capsys) == message
 
 
 @pytest.mark.parametrize(
@@ -135,12 +126,6 @@ def test_a_text_that_is_none(tmp_path, source, name, data, message, capsys):
     assert found.startswith("calibration must ")
     assert message in found
     assert repr(str(path)) in found
-
-
-def test_a_text_that_is_not_there(tmp_path, source, capsys):
-    path = tmp_path / "no.txt"
-    found = refused(tmp_path, source, tmp_path / "out", "--group-size", 32, "--calibration", path, capsys=capsys)
-    assert found == f"calibration must be a file that can be read, got {describe(str(path))}; No such file or directory"
 
 
 @pytest.mark.parametrize("name", ["model.layers.1.mlp.down_proj.weight", "lm_head.weight"])

@@ -135,43 +135,9 @@ def test_a_terminal_keeps_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.getvalue() == "x" * 40 + "\n" + "x" * 10 + "\n"
 
 
-def test_info_in_a_pipe_has_no_padding(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    code, out, _ = run(["info"], capsys)
-    assert code == 0
-    assert not re.search(r" $", out, flags=re.MULTILINE)
-    assert max(map(len, out.splitlines())) > 80  # not wrapped either
-
-
 def test_a_json_stream_names_the_prompt_once(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(["generate", "hello", "你好", "--model", model, "--json", "--stream", *GREEDY], capsys)
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["prompt"] for line in lines if "prompt" in line] == ["hello", "你好"]
     assert ["prompt_token_ids" in line for line in lines] == [True, *[False] * 7] * 2
     assert len({line["request_id"] for line in lines}) == 2
-
-
-# Options that are the same everywhere.
-
-
-def options(*command: str) -> dict[str, Any]:
-    """Option -> its default."""
-    from folovllm.entrypoints.cli.main import build_parser
-
-    parser: Any = build_parser()
-    for word in command:
-        parser = next(a for a in parser._actions if a.choices and word in a.choices).choices[word]
-    return {name: action.default for action in parser._actions for name in action.option_strings}
-
-
-COMMANDS = [["generate"], ["chat"]]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_dtype_has_the_same_names_and_default_in_every_command(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run([*command, *(["x"] if command == ["generate"] else []), "--dtype", "bf16"], capsys)
-    assert code == 2
-    assert "dtype must be one of 'auto', 'float32'" in err
-    assert "did you mean 'bfloat16'?" in err

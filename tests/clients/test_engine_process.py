@@ -15,7 +15,6 @@ from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.deltas import DeltaDecoder
 from folovllm.engine.input_processor import Checked
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
-from folovllm.engine.snapshots import EngineSnapshot, Load
 from folovllm.outputs import RequestOutput
 from folovllm.serving.engine_process import packed, portable, read, serve_engine
 
@@ -112,45 +111,6 @@ def test_what_the_client_gets_adds_up_to_the_answer(front: Front) -> None:
     assert decoder.output().outputs[0].token_ids == alone(greedy(30))
 
 
-@pytest.mark.parametrize(
-    ("params", "final_only"),
-    [(greedy(20), True), (SamplingParams(seed=1, best_of=3, n=1, max_tokens=20), False)],
-    ids=["asked for", "best_of"],
-)
-def test_where_the_end_alone_counts_one_output_is_sent(front: Front, params: SamplingParams, final_only: bool) -> None:
-    front.add("a", params, final_only=final_only)
-    (gained,) = front.all_gained("a")
-    assert gained.finished
-
-
-def test_who_is_aborted_gives_its_row_back_and_says_no_more(front: Front) -> None:
-    front.add("a", greedy(1000))
-    message = front.outputs()
-    front.send(ABORT, 0, "a")
-    while message.load.running:
-        message = front.outputs()
-    assert message.load == Load(rows=2, running=0, waiting=0, swapped=0)
-    front.add("b", greedy(3))
-    assert {each.request_id for each in front.all_gained("b")} == {"b"}
-
-
-def test_a_snapshot_is_taken_while_requests_run(front: Front) -> None:
-    front.add("a", greedy(1000))
-    front.outputs()
-    front.send(EngineCoreRequestType.SNAPSHOT)
-    while not isinstance(snapshot := read(front.connection), EngineSnapshot):
-        pass
-    assert (snapshot.replica, snapshot.stats.kv_blocks_total) == (None, 256)
-
-
-def test_a_grammar_is_compiled_beside_the_steps(front: Front) -> None:
-    pytest.importorskip("llguidance")
-    form = StructuredOutputsParams(choice=["yes"])
-    front.add("a", SamplingParams(structured_outputs=form, max_tokens=8))
-    text = "".join(each.outputs[0].text for each in front.all_gained("a"))
-    assert text == "yes"
-
-
 def test_what_the_engine_refuses_comes_back_by_name_and_others_go_on(front: Front) -> None:
     pytest.importorskip("llguidance")
     front.add("a", SamplingParams(structured_outputs=StructuredOutputsParams(regex="("), max_tokens=8))
@@ -168,19 +128,6 @@ def test_a_request_that_fails_in_a_step_fails_alone(front: Front, monkeypatch: p
         front.all_gained("a")
     front.add("b", greedy(3))
     assert front.all_gained("b")[-1].finished
-
-
-def test_an_error_of_the_engine_itself_is_the_last_that_is_sent(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails() -> None:
-        raise RuntimeError("the device is gone")
-
-    monkeypatch.setattr(front.engine, "advance", fails)
-    front.add("a", greedy(3))
-    error = read(front.connection)
-    assert isinstance(error, RuntimeError)
-    assert str(error) == "the device is gone"
-    front.thread.join(60)
-    assert not front.thread.is_alive()
 
 
 def test_when_the_client_goes_the_loop_ends_in_the_middle_of_a_request(

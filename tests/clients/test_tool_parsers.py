@@ -206,12 +206,6 @@ def test_however_a_text_is_cut_it_is_read_as_whole(make: type[ToolParser], text:
     assert make(tools).extract_tool_calls(text) == whole[:2]
 
 
-@pytest.mark.parametrize(("pieces"), [["", "["], [" ", "", "["], ["[", "", " "]])
-def test_a_list_of_calls_may_begin_with_nothing(pieces: list[str]) -> None:
-    rest = '{"name": "now", "parameters": {}}]'
-    assert read(CallListParser(TOOLS), [*pieces, rest]) == ("", [("now", "{}")], False)
-
-
 def test_a_list_that_is_cut_leaves_no_fragment_and_says_that_its_call_is_open() -> None:
     assert read(CallListParser(TOOLS), ['[{"name": "no']) == ("", [], False)
     assert read(CallListParser(TOOLS), ['[{"name": "now", "parameters": {"a']) == ("", [("now", '{"a')], True)

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from folovllm import LLM, SamplingParams
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import Codes, round_to_nearest
 from folovllm.layers.quantization.cuda import Fp8Linear, Int8Linear, round_to_e4m3
 from folovllm.layers.quantization.linear import round_rows as round_by_torch
 from folovllm.quant_scheme import ONLINE
 from tests.gpu.places import Place, on_every_place
-from tests.helpers import make_hf_folder
+from tests.gpu.test_fp8_gpu import check_engine
 
 pytest.importorskip("triton")
 from folovllm.layers.quantization.kernels.linear_codes import linear_codes, pack_codes
@@ -99,15 +98,4 @@ def test_products_of_e4m3(rows: int, place: Place) -> None:
 @on_every_place
 @pytest.mark.parametrize("quantization", ["w4a16", "w8a8"])
 def test_an_engine_says_what_it_says_on_a_cpu(tmp_path: Path, quantization: str, place: Place) -> None:
-    """In float32, with graphs. Products differ in their last bits, which may turn a near-tie."""
-    folder = make_hf_folder(tmp_path, head_dim=64)
-    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-    prompts = [[number + 3] * (4 + 5 * number) for number in range(6)]
-    said = []
-    for device in ("cpu", place.device):
-        llm = LLM(
-            str(folder), skip_tokenizer_init=True, dtype="float32", device=device, quantization=quantization,
-            max_model_len=64, num_kv_blocks=40,
-        )  # fmt: skip
-        said.append([output.outputs[0].token_ids for output in llm.generate(prompts, params, use_tqdm=False)])
-    assert sum(a == b for a, b in zip(*said, strict=True)) >= 4
+    check_engine(tmp_path, place, quantization=quantization)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
 from tests.gpu.places import Place, on_every_place
 from tests.helpers import make_hf_model
+from tests.m1.sampling_reference import distribution
 
 VOCAB = 256
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -32,14 +34,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def by_definition(logits: torch.Tensor, settings: dict[str, Any]) -> torch.Tensor:
-    """[rows, vocab] float64: temperature, then top-k, then top-p among what that left, then min-p."""
-    falling, order = (logits.double() / settings["temperature"]).softmax(-1).sort(dim=-1, descending=True)
-    rank = torch.arange(VOCAB)
-    kept = falling * (rank < settings.get("top_k", VOCAB))
-    before = kept.cumsum(-1) - kept
-    kept = kept * (before < settings.get("top_p", 2.0) * kept.sum(-1, keepdim=True))
-    kept = kept * (kept >= settings.get("min_p", 0.0) * kept[:, :1])
-    return torch.zeros_like(kept).scatter(-1, order, kept / kept.sum(-1, keepdim=True))
+    """[rows, vocab] float64."""
+    return torch.from_numpy(np.stack([distribution(row.tolist(), **settings) for row in logits]))
 
 
 @torch.inference_mode()

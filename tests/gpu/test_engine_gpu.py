@@ -78,18 +78,6 @@ def test_a_seed_says_the_same_with_graphs_and_ahead(oracle: Oracle, n: int) -> N
     assert told[0] == told[1] == told[2]
 
 
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_a_cache_that_runs_full(oracle: Oracle, mode: str) -> None:
-    llm = make_llm(oracle, num_kv_blocks=24, block_size=4, preemption_mode=mode, max_model_len=96)
-    prompts = [[i + 1] * 6 for i in range(8)]
-    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=24), use_tqdm=False)
-    for prompt, output in zip(prompts, outputs, strict=True):
-        assert len(output.outputs[0].token_ids) == 24
-        assert_greedy(oracle, prompt, output.outputs[0].token_ids)
-    assert llm.engine.stats().preemptions > 3
-    assert_idle(llm.engine)
-
-
 def test_logprobs_and_prompt_logprobs(oracle: Oracle) -> None:
     params = SamplingParams(seed=1, max_tokens=10, logprobs=2, prompt_logprobs=1)
     outputs = make_llm(oracle).generate(PROMPTS[:5], params, use_tqdm=False)

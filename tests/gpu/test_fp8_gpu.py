@@ -75,20 +75,20 @@ def test_attention_reads_what_the_bytes_mean(head_size: int, dtype: torch.dtype,
 
 @on_every_place
 def test_an_engine_says_what_it_says_on_a_cpu(tmp_path: Path, place: Place) -> None:
-    check_engine(tmp_path, place, "fp8")
+    check_engine(tmp_path, place, kv_cache_dtype="fp8")
 
 
-def check_engine(tmp_path: Path, place: Place, kv_cache_dtype: str) -> None:
+def check_engine(tmp_path: Path, place: Place, **bits: str) -> None:
     """With graphs and blocks that are swapped. Float32 products differ in their last bits, which may turn a rounding
-    to 8 bits and with it a near-tie."""
+    to `bits` and with it a near-tie."""
     folder = make_hf_folder(tmp_path, head_dim=64)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     prompts = [[number + 3] * (4 + 5 * number) for number in range(6)]
     said = []
     for device in ("cpu", place.device):
         llm = LLM(
-            str(folder), skip_tokenizer_init=True, dtype="float32", device=device, kv_cache_dtype=kv_cache_dtype,
-            max_model_len=64, num_kv_blocks=12, preemption_mode="swap", swap_space=0.01,
+            str(folder), skip_tokenizer_init=True, dtype="float32", device=device, max_model_len=64,
+            num_kv_blocks=12, preemption_mode="swap", swap_space=0.01, **bits,
         )  # fmt: skip
         said.append([output.outputs[0].token_ids for output in llm.generate(prompts, params, use_tqdm=False)])
     assert sum(a[0] == b[0] for a, b in zip(*said, strict=True)) >= 5

@@ -50,4 +50,4 @@ def test_attention_reads_what_the_codes_mean(head_size: int, dtype: torch.dtype,
 
 @on_every_place
 def test_an_engine_says_what_it_says_on_a_cpu(tmp_path: Path, place: Place) -> None:
-    check_engine(tmp_path, place, "int8")
+    check_engine(tmp_path, place, kv_cache_dtype="int8")

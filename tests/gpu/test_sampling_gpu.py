@@ -10,7 +10,6 @@ from folovllm.sample.filters import Filters
 from folovllm.sample.gumbel import GumbelParams, host_params
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
-from folovllm.sample.sampler import Sampler
 
 pytestmark = pytest.mark.gpu  # conftest.py skips without a CUDA device
 
@@ -80,28 +79,6 @@ def test_drawn_tokens_are_of_those_that_stay_and_the_same_again(name: str) -> No
     assert kept_tokens(logits, filters).gather(1, tokens[:, None]).all()
     assert torch.equal(tokens, sample(logits, filters, seeds, positions))
     assert (tokens != sample(logits, filters, seeds, positions + BATCH)).any()
-
-
-@pytest.mark.parametrize("settings", list(FILTERS.values()), ids=list(FILTERS))
-def test_draws_have_the_shares_that_the_torch_path_draws_from(settings: dict) -> None:
-    """200,000 draws from one row of 1,000 tokens: each token's share within 6 standard deviations."""
-    from folovllm.sample.kernels.sampler import sample
-
-    vocab_size, draws = 1000, 200_000
-    logits = normal(1, torch.float32, vocab_size)
-    params = SamplingParams(**settings, logprobs=vocab_size, logprobs_mode="processed")
-    report = Sampler()(logits, metadata_of(params, 1, vocab_size)).logprobs
-    assert report is not None
-    expected = torch.zeros(vocab_size, dtype=torch.float64, device="cuda")
-    expected[report.token_ids[0, 1:]] = report.logprobs[0, 1:].double().exp()
-    seeds = torch.tensor([99], device="cuda").expand(draws)
-    one = filters_of(settings, 1, vocab_size)
-    filters = Filters(*(x.repeat(draws, 1) for x in (one.temperature, one.top_k, one.top_p, one.min_p)))
-    tokens = sample(logits.expand(draws, -1), filters, seeds, torch.arange(draws, device="cuda"))
-    counts = tokens.bincount(minlength=vocab_size)
-    assert counts[expected == 0].sum() == 0
-    deviation = (draws * expected * (1 - expected)).sqrt()
-    assert ((counts - draws * expected).abs() <= 6 * deviation + 2).all()
 
 
 def test_a_batch_of_mixed_settings_is_sampled_by_the_kernel_without_a_host_sync() -> None:

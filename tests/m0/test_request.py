@@ -71,33 +71,6 @@ def test_sequences_of_one_request_do_not_share_tokens() -> None:
     assert request.prompt_token_ids == [1, 2, 3]
 
 
-def test_a_sequence_is_looked_up_by_its_id() -> None:
-    request = make_request("req-0", best_of=3)
-    assert list(request.sequences) == ["req-0-0", "req-0-1", "req-0-2"]
-    for seq_id, sequence in request.sequences.items():
-        assert sequence.seq_id == seq_id
-        assert sequence.get_token_ids() == [1, 2, 3]
-    assert "req-0-3" not in request.sequences
-
-
-def test_with_more_than_ten_sequences_the_order_is_that_of_the_numbers() -> None:
-    """Not that of the names, in which r-10 would come before r-2."""
-    assert list(make_request(n=12).sequences)[-3:] == ["r-9", "r-10", "r-11"]
-
-
-def test_the_first_sequence_is_the_oldest_whatever_its_state() -> None:
-    request = make_request(n=2)
-    assert request.get_seqs()[0] is request.sequences["r-0"]
-    request.get_seqs()[0].transition(S.FINISHED_ABORTED)
-    assert request.get_seqs()[0] is request.sequences["r-0"]
-
-
-def test_once_the_first_sequence_is_gone_the_next_oldest_is_the_first() -> None:
-    request = make_request(n=2)
-    del request.sequences["r-0"]
-    assert request.get_seqs()[0] is request.sequences["r-1"]
-
-
 def test_an_added_sequence_is_found_by_its_id_and_comes_last() -> None:
     request = make_request(n=2)
     child = request.get_seqs()[0].fork("r-2")
@@ -115,16 +88,6 @@ def test_an_added_sequence_counts_in_the_requests_status() -> None:
     assert request.is_finished()
     request.add_seq(child)
     assert (request.is_finished(), request.status) == (False, RequestStatus.RUNNING)
-
-
-def test_a_status_set_through_the_id_is_seen_by_the_request() -> None:
-    request = make_request(best_of=2)
-    request.sequences["r-0"].status = S.RUNNING
-    assert [s.seq_id for s in request.get_seqs(status=S.RUNNING)] == ["r-0"]
-    request.sequences["r-0"].status = S.FINISHED_STOPPED
-    assert not request.is_finished()
-    request.sequences["r-1"].status = S.FINISHED_STOPPED
-    assert request.is_finished()
 
 
 def test_a_request_keeps_what_it_was_made_of_and_waits() -> None:

@@ -154,14 +154,6 @@ def test_defaults_are_the_documented_ones() -> None:
     assert SamplingParams().best_of == 1
 
 
-def test_values_that_are_allowed_stay_as_given() -> None:
-    params = SamplingParams(n=2, temperature=0.8, top_p=0.9, top_k=50, max_tokens=100)
-    assert (params.n, params.temperature, params.top_p) == (2, 0.8, 0.9)
-    assert (params.top_k, params.max_tokens) == (50, 100)
-    ends = SamplingParams(stop=["END", "\n\n"], stop_token_ids=[2, 3])
-    assert (ends.stop, ends.stop_token_ids) == (["END", "\n\n"], [2, 3])
-
-
 def test_bounds_themselves_are_allowed() -> None:
     SamplingParams(presence_penalty=-2, frequency_penalty=2, top_p=1, top_k=1, min_p=0, seed=0, min_tokens=16)
     SamplingParams(min_p=1, seed=2**63 - 1, logprobs=0, prompt_logprobs=0, max_tokens=1, repetition_penalty=0.01)
@@ -297,11 +289,6 @@ def test_greedy_refuses_several_equal_sequences() -> None:
         SamplingParams(temperature=0, best_of=2)
     with pytest.raises(ValueError, match="^n must be 1 when using greedy sampling"):
         SamplingParams(temperature=0, n=2)
-
-
-def test_beam_settings_are_accepted_with_beams() -> None:
-    params = SamplingParams(use_beam_search=True, n=2, best_of=4, length_penalty=0.5, early_stopping="never")
-    assert (params.best_of, params.length_penalty, params.early_stopping) == (4, 0.5, "never")
 
 
 @pytest.mark.parametrize(

@@ -71,17 +71,6 @@ def grown_sequence() -> Sequence:
     return sequence
 
 
-def test_a_fork_has_come_as_far_as_its_parent() -> None:
-    parent = grown_sequence()
-    child = parent.fork("r-1")
-    assert (child.seq_id, child.request_id, child.status) == ("r-1", "r", S.RUNNING)
-    assert child.get_token_ids() == [1, 2, 3, 7]
-    assert child.block_ids == [4]
-    assert child.output_logprobs == parent.output_logprobs
-    assert (child.cumulative_logprob, child.num_computed_tokens) == (-0.5, 3)
-    assert child.sampling_params is parent.sampling_params
-
-
 @pytest.mark.parametrize("writer", ["parent", "child"])
 def test_after_a_fork_neither_sees_what_the_other_does(writer: str) -> None:
     parent = grown_sequence()
@@ -110,10 +99,3 @@ def test_a_fork_copies_every_field() -> None:
     for f in fields(Sequence):
         if f.name not in ("seq_id", "data"):
             assert getattr(child, f.name) == getattr(parent, f.name), f.name
-
-
-def test_a_fork_of_a_fork_is_independent_too() -> None:
-    parent = grown_sequence()
-    grandchild = parent.fork("r-1").fork("r-2")
-    grandchild.add_token_id(8)
-    assert parent.get_output_len() == 1

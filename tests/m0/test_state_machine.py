@@ -64,13 +64,6 @@ def test_refusal_lists_what_would_be_legal() -> None:
         make_sequence(S.FINISHED_ABORTED).transition(S.RUNNING)
 
 
-def test_a_preempted_sequence_can_come_back_and_finish() -> None:
-    sequence = make_sequence()
-    for to in (S.RUNNING, S.WAITING, S.RUNNING, S.SWAPPED, S.RUNNING, S.FINISHED_STOPPED):
-        sequence.transition(to)
-    assert sequence.is_finished()
-
-
 @pytest.mark.parametrize("status", list(S), ids=lambda s: s.name)
 def test_is_finished(status: SequenceStatus) -> None:
     assert SequenceStatus.is_finished(status) is (status in FINISHED)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +11,7 @@ from folovllm.engine.detokenizer import REPLACEMENT, IncrementalDetokenizer
 from folovllm.engine.output_processor import SequenceOutput
 from folovllm.request import Sequence, SequenceData, SequenceStatus
 from folovllm.sampling_params import SamplingParams
-from tests.m1.byte_tokenizer import BOS, EOS, byte_tokenizer
+from tests.m1.byte_tokenizer import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 
@@ -33,28 +31,10 @@ def test_chinese_appears_a_character_at_a_time():
     assert added == ["", "", "汉", "", "", "字"]
 
 
-@pytest.mark.parametrize(
-    "text", ["plain", "naïve café", "分页注意力 is paged attention", "👩‍🚀 a\n\t b", "  two  spaces "]
-)
-def test_the_pieces_join_to_the_text(text):
-    added, _ = feed(text.encode(), prompt=[BOS, *b"prompt "])
-    assert "".join(added) == text
-
-
 def test_an_incomplete_end_shows_as_a_replacement_when_nothing_more_comes():
     added, detokenizer = feed([*b"ab", *"🔥".encode()[:2]])
     assert "".join(added) == "ab"
     assert detokenizer.finish() == REPLACEMENT
-
-
-def test_a_replacement_character_that_is_meant_comes_out_in_the_end():
-    added, detokenizer = feed([*REPLACEMENT.encode(), *b"x"])
-    assert "".join(added) + detokenizer.finish() == REPLACEMENT + "x"
-
-
-def test_special_tokens_are_hidden_unless_asked_for():
-    assert "".join(feed([*b"a", EOS])[0]) == "a"
-    assert "".join(feed([*b"a", EOS], skip_special_tokens=False)[0]) == "a<eos>"
 
 
 def test_the_prompts_last_character_is_not_repeated():
@@ -80,19 +60,6 @@ def test_bytes_that_are_no_text_are_decoded_in_a_short_window():
     assert "".join(added) + detokenizer.finish() == REPLACEMENT * 1000
     assert decoder.num_ids <= 14 * 1000
     assert max(map(len, added)) <= 5  # and they come as they are said, not all at the end
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_text_between_bytes_that_are_none_is_what_decoding_everything_says(seed):
-    """Whole characters, their beginnings, their ends and bytes that begin nothing, in any order."""
-    rng, token_ids = random.Random(seed), []
-    while len(token_ids) < 60:
-        character = list(rng.choice("aé汉🔥").encode())
-        cut = rng.randrange(len(character) + 1)
-        token_ids += rng.choice([character, character[:cut], character[cut:], [0x80] * rng.randrange(9), [0xFF]])
-    detokenizer = IncrementalDetokenizer(Counting(), [], skip_special_tokens=True)
-    added = "".join(map(detokenizer.add, token_ids)) + detokenizer.finish()
-    assert added == bytes(token_ids).decode(errors="replace")
 
 
 def with_byte_fallback() -> Tokenizer:

@@ -99,12 +99,6 @@ def test_malformed_messages_are_refused(llm, messages):
         llm.chat([messages] if messages == [] else messages, SHORT)
 
 
-def test_a_model_without_a_template_says_so(llm, monkeypatch):
-    monkeypatch.setattr(llm.engine.tokenizer, "chat_template", None)
-    with pytest.raises(ValueError, match="messages need a chat template"):
-        llm.chat([{"role": "user", "content": "hi"}], SHORT)
-
-
 def test_an_unknown_keyword_names_the_nearest_one(llm):
     with pytest.raises(TypeError, match="max_model_len"):
         LLM(max_model_length=5)

@@ -48,36 +48,10 @@ def test_only_allowed_token_ids_are_drawn() -> None:
     assert_fits(counts, distribution([-INF, 1.0, 0.5, -INF, 0.0]))
 
 
-def test_a_greedy_row_obeys_allowed_token_ids() -> None:
-    row = make_row(SamplingParams(temperature=0, allowed_token_ids=[2, 1]))
-    assert sample(torch.tensor([[9.0, 1.0, 2.0]]), [row]).token_ids.tolist() == [2]
-
-
 def test_allowed_tokens_that_are_all_banned_stay_allowed() -> None:
     params = SamplingParams(temperature=0, allowed_token_ids=[1, 2], min_tokens=3)
     row = make_row(params, eos=[1, 2])
     assert sample(torch.tensor([[9.0, 1.0, 2.0]]), [row]).token_ids.tolist() == [2]
-
-
-def test_a_bad_word_of_one_token_never_comes() -> None:
-    row = make_row(SamplingParams(temperature=0), bad_words_token_ids=[[0]])
-    assert sample(torch.tensor([[9.0, 1.0, 2.0]]), [row]).token_ids.tolist() == [2]
-
-
-@pytest.mark.parametrize(
-    "output, banned",
-    [
-        ([], set()),
-        ([1], set()),
-        ([1, 2], {3}),
-        ([9, 1, 2], {3}),
-        ([1, 2, 9], set()),
-        ([2, 1], {5}),
-    ],
-)
-def test_a_longer_bad_word_loses_its_last_token_once_its_beginning_stands(output: list[int], banned: set[int]) -> None:
-    row = make_row(SamplingParams(), output=output, bad_words_token_ids=[[1, 2, 3], [2, 1, 5]])
-    assert banned_token_ids(row) == banned
 
 
 def test_the_beginning_of_a_bad_word_in_the_prompt_does_not_count() -> None:
@@ -110,12 +84,6 @@ def test_eos_ids_that_the_model_has_no_logit_for_do_no_harm() -> None:
 
 def test_logit_bias_is_added_to_its_tokens_only() -> None:
     assert processed([0.0, 1.0, 2.0, 3.0], {"logit_bias": {1: 2.5, 3: -1.0}}) == [0.0, 3.5, 2.0, 2.0]
-
-
-def test_logit_bias_can_force_and_all_but_ban() -> None:
-    logits = torch.tensor([0.0, 1.0, 2.0])
-    assert draw_many(logits, SamplingParams(logit_bias={0: 100.0}), 200)[0] == 200
-    assert draw_many(logits, SamplingParams(logit_bias={2: -100.0}), 200)[2] == 0
 
 
 def test_a_bias_does_not_lift_a_mask() -> None:
@@ -182,20 +150,6 @@ def test_what_cannot_be_logits_is_refused_by_the_processors_name(registry: dict,
 
     with pytest.raises(ValueError, match=f"^logits processor Mine must {text}$"):
         sample(torch.zeros(1, 3), [make_row(SamplingParams(extra_args={"mine": 1}))])
-
-
-def test_a_custom_processor_reads_the_live_output(registry: dict) -> None:
-    @register_logits_processor("count_up")
-    class CountUp(LogitsProcessor):
-        def apply(self, logits: torch.Tensor) -> torch.Tensor:
-            for position, row in enumerate(self.rows):
-                logits[position, len(row.output_token_ids)] = 50.0
-            return logits
-
-    row = make_row(SamplingParams(temperature=0, extra_args={"count_up": True}))
-    for _ in range(3):
-        row.output_token_ids.append(int(sample(torch.zeros(1, 5), [row]).token_ids))
-    assert row.output_token_ids == [0, 1, 2]
 
 
 def test_an_unknown_extra_arg_is_refused_with_the_nearest_name(registry: dict) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from itertools import pairwise
 
 import pytest
 from transformers import AutoModelForCausalLM
@@ -54,19 +53,6 @@ def test_two_hundred_streams_of_which_a_third_is_cancelled(text_model_folder, mo
     cancelled = [i for i, result in enumerate(results) if isinstance(result, asyncio.CancelledError)]
     assert cancelled == sorted(chosen)
     assert [results[i] for i in range(200) if i not in chosen] == [True] * 134
-
-
-def test_outputs_grow_and_the_last_one_is_finished(engine):
-    async def main():
-        async with serving(engine) as llm:
-            return [output async for output in llm.generate("x", scripted("hello"))]
-
-    outputs = go(main())
-    said = [output.outputs[0].text for output in outputs]
-    assert said[-1] == "hello"
-    assert all(later.startswith(earlier) for earlier, later in pairwise(said))
-    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
-    assert len({output.request_id for output in outputs}) == 1
 
 
 @pytest.mark.parametrize(

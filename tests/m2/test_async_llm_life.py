@@ -197,21 +197,6 @@ def test_it_makes_its_own_engine_from_the_same_keywords_as_llm(text_model_folder
         AsyncLLM(str(text_model_folder), max_num_seq=3)
 
 
-def test_stats_can_be_read_at_any_time(engine):
-    async def main():
-        async with serving(engine) as llm:
-            tasks = [asyncio.create_task(last(llm.generate("x", endless(max_tokens=30)))) for _ in range(12)]
-            while not all(task.done() for task in tasks):
-                stats = llm.stats()
-                assert stats.running_seqs <= 8
-                await asyncio.sleep(0)
-            await asyncio.gather(*tasks)
-            return llm.stats()
-
-    stats = go(main())
-    assert (stats.running, stats.output_tokens, stats.tokens_per_s) == (0, 12 * 30, 0.0)
-
-
 def test_a_users_own_id_that_looks_like_ours_is_passed_over_by_asyncllm(engine, monkeypatch):
     ration = Ration(engine, monkeypatch, 1)  # nobody has ended by the time that the others come
 

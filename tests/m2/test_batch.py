@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from folovllm.errors import PromptTooLongError
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.m1.support import EOS, params, run, scripted
 from tests.m2.support import assert_idle, counting_forwards, make_engine
@@ -93,16 +91,6 @@ def test_every_row_has_its_own_parameters(engine):
     assert done["two"].outputs[1].text == "two"
 
 
-def test_sequences_of_n_that_end_at_different_times_all_end(engine):
-    engine.add_request("r", "x", scripted("a", "bbbb", "", "cc", n=4))
-    engine.add_request("other", "x", scripted("dddddd"))
-    done, seen = run(engine)
-    assert [c.text for c in done["r"].outputs] == ["a", "bbbb", "", "cc"]
-    assert [c.finish_reason for c in done["r"].outputs] == ["stop"] * 4
-    assert len([out for out in seen if out.request_id == "r"]) == 5  # the longest: four tokens and EOS
-    assert done["other"].outputs[0].text == "dddddd"
-
-
 def test_more_sequences_than_places_all_end(text_model_folder):
     engine = make_engine(text_model_folder, max_num_seqs=2)
     scripts = ("a", "bbb", "cc", "d", "eeee")
@@ -131,27 +119,6 @@ def test_a_seeded_request_draws_the_same_in_any_company(engine):
     assert run(engine)[0]["r"].outputs[0].token_ids == alone
 
 
-def test_sequence_i_of_n_draws_as_a_request_with_seed_plus_i_beside_it(engine):
-    engine.add_request("n", "x", seeded(n=4))
-    for i in range(4):
-        engine.add_request(f"one{i}", "x", seeded(seed=7 + i))
-    done, _ = run(engine)
-    assert [c.token_ids for c in done["n"].outputs] == [done[f"one{i}"].outputs[0].token_ids for i in range(4)]
-    assert len({tuple(c.token_ids) for c in done["n"].outputs}) == 4
-
-
-def test_a_seed_does_not_leak_into_the_unseeded_rows_of_the_step(engine):
-    said = set()
-    for i in range(3):
-        engine.add_request(f"seeded{i}", "x", seeded())
-        engine.add_request(f"free{i}", "x", endless(max_tokens=12))
-        engine.add_request(f"freer{i}", "x", endless(max_tokens=12))
-        done, _ = run(engine)
-        said |= {tuple(done[f"{name}{i}"].outputs[0].token_ids) for name in ("free", "freer")}
-        said.add(tuple(done[f"seeded{i}"].outputs[0].token_ids))
-    assert len(said) == 7  # six free ones, and three times the same seeded one
-
-
 def test_logprobs_are_cut_to_what_each_request_asked_for(engine):
     for k in (None, 0, 2, 5):
         engine.add_request(str(k), "x", endless(logprobs=k, temperature=0, max_tokens=3))
@@ -163,35 +130,6 @@ def test_logprobs_are_cut_to_what_each_request_asked_for(engine):
         entries = completions[str(k)].logprobs
         assert [len(entry) for entry in entries] == [max(k, 1)] * 3  # the chosen one is the likeliest: greedy
         assert [next(iter(entry)) for entry in entries] == completions[str(k)].token_ids
-
-
-def test_penalties_look_at_a_rows_own_output_only(engine):
-    biased = {"logit_bias": {65: 60.0}, "temperature": 0, "max_tokens": 4}
-    engine.add_request("free", "x", endless(**biased))
-    engine.add_request("penalised", "x", endless(**biased, presence_penalty=2.0, frequency_penalty=2.0))
-    engine.add_request("pressed", "x", endless(**{**biased, "logit_bias": {65: 100.0, 66: 99.0}}, presence_penalty=2.0))
-    done, _ = run(engine)
-    assert done["free"].outputs[0].token_ids == [65] * 4
-    assert done["penalised"].outputs[0].token_ids == [65] * 4
-    assert done["pressed"].outputs[0].token_ids[:2] == [65, 66]
-
-
-def test_a_prompt_that_is_too_long_is_refused_alone(engine):
-    engine.add_request("before", "x", scripted("fine"))
-    engine.step()
-    with pytest.raises(PromptTooLongError, match="prompt has 70 tokens, but max_model_len is 64"):
-        engine.add_request("long", [1] * 70, params())
-    engine.add_request("after", "x", scripted("fine"))
-    done, _ = run(engine)
-    assert {name: out.outputs[0].text for name, out in done.items()} == {"before": "fine", "after": "fine"}
-
-
-def test_a_row_reaches_the_longest_context_while_others_go_on(engine):
-    engine.add_request("long", [1] * 60, endless(max_tokens=None))
-    engine.add_request("short", [1], endless(max_tokens=10))
-    done, _ = run(engine)
-    assert (len(done["long"].outputs[0].token_ids), done["long"].outputs[0].finish_reason) == (4, "length")
-    assert len(done["short"].outputs[0].token_ids) == 10
 
 
 @register_logits_processor("m2_breaks")
@@ -235,15 +173,6 @@ def test_a_failing_logits_processor_takes_down_its_own_request_and_changes_no_on
         assert said[0] == said[1], name
 
 
-def test_two_failing_processors_each_reach_the_one_who_asked(engine):
-    streams = [engine.generate_stream("x", params(extra_args={"m2_breaks": limit})) for limit in (1, 1)]
-    engine.add_request("good", "x", scripted("fine"))
-    for stream in streams:
-        with pytest.raises(RuntimeError, match="boom"):
-            list(stream)
-    assert run(engine)[0]["good"].outputs[0].text == "fine"
-
-
 @register_logits_processor("m2_lonely")
 class Lonely(LogitsProcessor):
     """Fails wherever it has more than one row: alone, nobody is the culprit."""
@@ -266,34 +195,6 @@ def test_where_no_culprit_is_found_only_those_with_processors_of_their_own_fail(
     for stream in lonely:
         with pytest.raises(RuntimeError, match="crowded"):
             list(stream)
-    done, _ = run(engine)
-    for name in company:
-        assert done[name].outputs[0].token_ids == alone[name].outputs[0].token_ids
-
-
-@register_logits_processor("m2_dtype")
-class Dtype(LogitsProcessor):
-    def apply(self, logits):
-        return logits.to(self.rows[0].params.extra_args["m2_dtype"])
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64], ids=str)
-def test_a_processors_dtype_is_cast_or_refused_and_is_nobody_elses_business(engine, dtype):
-    company = {"plain": {}, "edited": {"logit_bias": {65: 1.0}}, "greedy": {"temperature": 0, "n": 1, "seed": None}}
-    alone = {}
-    for name, kwargs in company.items():
-        engine.add_request(name, "x", seeded(**kwargs))
-        alone |= run(engine)[0]
-    for name, kwargs in company.items():
-        engine.add_request(name, "x", seeded(**kwargs))
-    stream = engine.generate_stream("x", seeded(extra_args={"m2_dtype": dtype}))
-    if dtype is torch.int64:
-        with pytest.raises(
-            ValueError, match="^logits processor Dtype must return logits of a floating-point dtype, got"
-        ):
-            list(stream)
-    else:
-        assert len(list(stream)) == len(alone["plain"].outputs[0].token_ids)
     done, _ = run(engine)
     for name in company:
         assert done[name].outputs[0].token_ids == alone[name].outputs[0].token_ids

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from folovllm import LLM
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.m1.support import params, run, scripted
 from tests.m2.support import assert_idle, make_engine
@@ -50,14 +49,6 @@ def test_an_abort_during_a_step_frees_once_and_is_silent(engine, monkeypatch, st
     done, seen = run(engine)
     assert texts(done) == {"stays": "text"}
     assert {out.request_id for out in seen} == {"stays"}
-    assert_idle(engine)
-
-
-def test_aborting_everyone_during_a_step_leaves_nothing(engine, monkeypatch):
-    for name in "abc":
-        engine.add_request(name, "x", scripted("text"))
-    during_execute(engine, monkeypatch, lambda: [engine.abort_request(name) for name in "abc"])
-    assert engine.step() == []
     assert_idle(engine)
 
 
@@ -128,37 +119,6 @@ def test_a_new_request_under_the_name_of_an_aborted_one_outlives_the_broken_step
     monkeypatch.setattr(engine.runner, "execute_model", again)
     assert engine.step() == []
     assert texts(run(engine)[0]) == {"r": "new"}
-
-
-@pytest.mark.parametrize("where", ["forward", "compute_logits"])
-def test_an_interrupt_inside_a_step_leaves_everybody_where_they_were(engine, monkeypatch, where):
-    engine.add_request("decodes", "x", scripted("abcdef"))
-    engine.step()
-    engine.add_request("prefills", "a long prompt", params(temperature=0, max_tokens=6))
-
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine.runner.model, where, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        engine.step()
-    monkeypatch.undo()
-    engine.scheduler.check_invariants()
-    interrupted, _ = run(engine)
-    engine.add_request("prefills", "a long prompt", params(temperature=0, max_tokens=6))
-    assert interrupted["decodes"].outputs[0].text == "abcdef"
-    assert interrupted["prefills"].outputs[0].token_ids == run(engine)[0]["prefills"].outputs[0].token_ids
-    assert_idle(engine)
-
-
-def test_an_interrupted_generate_takes_only_its_own_requests_along(text_model_folder, monkeypatch):
-    llm = LLM(str(text_model_folder), dtype="float32", device="cpu", max_num_seqs=4)
-    stream = llm.engine.generate_stream("a long prompt", scripted("hello"))  # joins in the step that is interrupted
-    break_forward(llm.engine, monkeypatch, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        llm.generate(["x"] * 6, params(), use_tqdm=False)
-    assert "".join(delta.outputs[0].text for delta in stream) == "hello"
-    assert_idle(llm.engine)
 
 
 @register_logits_processor("m2_aborts")

@@ -11,7 +11,7 @@ import pytest
 from folovllm import LLM, EngineConfig, LLMEngine, SamplingParams
 from folovllm.engine.stats import TokenCounter
 from tests.m1.support import params, run, scripted
-from tests.m2.support import assert_idle, counting_forwards, make_engine
+from tests.m2.support import assert_idle, make_engine
 
 # Limits
 
@@ -34,16 +34,6 @@ def test_the_engine_fills_in_its_own_copy_of_the_config(text_model_folder):
     assert config.scheduler_config.max_num_batched_tokens is None
 
 
-def test_one_sequence_at_a_time_serves_one_request_after_the_other(text_model_folder):
-    engine = make_engine(text_model_folder, max_num_seqs=1)
-    for name in ("c", "a", "b"):
-        engine.add_request(name, "x", scripted("ab"))
-    with counting_forwards(engine) as sizes:
-        _, seen = run(engine)
-    assert [out.request_id for out in seen] == ["c"] * 3 + ["a"] * 3 + ["b"] * 3
-    assert sizes == [2, 1, 1] * 3  # BOS and x, then token by token
-
-
 # Priorities
 
 
@@ -59,13 +49,6 @@ def test_a_priority_that_is_no_integer_is_refused(engine, priority):
     with pytest.raises(ValueError, match="^priority must be an integer"):
         engine.add_request("r", "x", params(), priority=priority)
     assert_idle(engine)
-
-
-def test_the_lowest_priority_is_served_first(text_model_folder):
-    engine = make_engine(text_model_folder, max_num_seqs=1, policy="priority")
-    for name, priority in (("c", 2), ("a", -1), ("d", 2), ("b", 0)):
-        engine.add_request(name, "x", scripted("a"), priority=priority)
-    assert list(run(engine)[0]) == ["a", "b", "c", "d"]
 
 
 def test_generate_takes_one_priority_for_each_prompt(text_model_folder):

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from folovllm import ModelConfig, SamplingParams, get_model_and_tokenizer
 from tests.helpers import hf_greedy, make_hf_folder
 from tests.m1.support import run
-from tests.m2.support import assert_idle, counting_forwards, make_engine
+from tests.m2.support import assert_idle, make_engine
 
 LENGTHS = [1, 40, 2, 17, 3, 100, 1, 33, 5, 64]
 MAX_TOKENS = [24, 3, 30, 17, 1, 12, 24, 8, 20, 5]
@@ -59,19 +59,6 @@ def test_requests_that_come_and_go_at_any_time(model, max_num_seqs):
     assert_idle(engine)
 
 
-def test_a_tight_token_budget_changes_no_token(model):
-    folder, want = model
-    engine = make_engine(
-        folder, skip_tokenizer_init=True, max_num_seqs=8, max_model_len=128, max_num_batched_tokens=128
-    )
-    for i, prompt in enumerate(PROMPTS):
-        engine.add_request(str(i), prompt, greedy(MAX_TOKENS[i]))
-    with counting_forwards(engine) as sizes:
-        done, _ = run(engine)
-    assert tokens_of(done) == {str(i): tokens for i, tokens in enumerate(want)}
-    assert max(sizes) <= 128
-
-
 def test_every_one_of_n_sequences_that_take_the_likeliest_token_says_what_hugging_face_says(model):
     folder, want = model
     engine = make_engine(folder, skip_tokenizer_init=True, max_num_seqs=3, max_model_len=128)
@@ -81,16 +68,6 @@ def test_every_one_of_n_sequences_that_take_the_likeliest_token_says_what_huggin
     done, _ = run(engine)
     assert [out.token_ids for out in done["n"].outputs] == [want[3]] * 5
     assert done["one"].outputs[0].token_ids == want[5]
-
-
-def test_a_seed_makes_greedy_draws_no_different_beside_rows_that_sample(model):
-    folder, want = model
-    engine = make_engine(folder, skip_tokenizer_init=True, max_num_seqs=8, max_model_len=128)
-    for i in (0, 2, 8):
-        engine.add_request(str(i), PROMPTS[i], greedy(MAX_TOKENS[i], seed=i))
-        engine.add_request(f"noise{i}", PROMPTS[1], SamplingParams(max_tokens=MAX_TOKENS[i] // 2))
-    done = tokens_of(run(engine)[0])
-    assert [done[str(i)] for i in (0, 2, 8)] == [want[i] for i in (0, 2, 8)]
 
 
 @pytest.mark.usefixtures("either_cpu")
@@ -128,27 +105,3 @@ def test_prompt_logprobs_in_a_mixed_batch_equal_hugging_faces(tmp_path):
             assert set(entry) == {token_id, *row.topk(i % 4).indices.tolist()}
             for other, logprob in entry.items():
                 assert logprob.logprob == pytest.approx(float(row[other]), abs=2e-4)
-
-
-def test_eos_ends_each_row_of_a_batch_where_hugging_face_ends_it(tmp_path):
-    folder = make_hf_folder(tmp_path, "llama")
-    oracle = AutoModelForCausalLM.from_pretrained(folder).eval()
-    free = [hf_greedy(oracle, prompt, 20) for prompt in PROMPTS]
-    eos = max(range(256), key=lambda token: sum(token in said[3:15] for said in free))
-    oracle.generation_config.eos_token_id = eos
-    oracle.generation_config.pad_token_id = 0
-    oracle.generation_config.save_pretrained(folder)
-    engine = make_engine(folder, skip_tokenizer_init=True, max_num_seqs=8, max_model_len=128)
-    for i, prompt in enumerate(PROMPTS):
-        engine.add_request(str(i), prompt, greedy(20))
-        engine.add_request(f"on{i}", prompt, greedy(20, ignore_eos=True))
-    done, _ = run(engine)
-    reasons = []
-    for i, prompt in enumerate(PROMPTS):
-        completion = done[str(i)].outputs[0]
-        assert completion.token_ids == hf_greedy(oracle, prompt, 20)
-        assert completion.finish_reason == ("stop" if eos in completion.token_ids else "length")
-        assert done[f"on{i}"].outputs[0].token_ids == free[i]
-        reasons.append(completion.finish_reason)
-    assert reasons.count("stop") >= 2  # or this test has shown nothing
-    assert reasons.count("length") >= 2

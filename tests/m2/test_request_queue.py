@@ -29,14 +29,6 @@ def test_the_smallest_key_is_next():
     assert drain(queue) == ["a", "b", "c", "d"]
 
 
-def test_peek_takes_nothing():
-    queue = RequestQueue()
-    request = make("a")
-    queue.add(request, (0, 0))
-    assert queue.peek() is queue.peek() is request
-    assert len(queue) == 1
-
-
 def test_an_empty_line_has_no_next():
     queue = RequestQueue()
     assert not queue
@@ -57,24 +49,6 @@ def test_leaving_from_the_middle_is_seen_by_nobody_else():
         queue.remove(requests[i])
     assert (requests[2] in queue, requests[3] in queue, len(queue)) == (False, True, 3)
     assert drain(queue) == ["1", "3", "4"]
-
-
-def test_removing_one_who_does_not_wait_is_no_error():
-    queue = RequestQueue()
-    queue.add(make("a"), (0, 0))
-    queue.remove(make("b"))
-    assert drain(queue) == ["a"]
-
-
-def test_who_comes_back_with_the_old_key_gets_the_old_place():
-    queue = RequestQueue()
-    requests = [make(str(i)) for i in range(4)]
-    for arrival, request in enumerate(requests):
-        queue.add(request, (0, arrival))
-    first, second = queue.pop(), queue.pop()
-    queue.add(second, (0, 1))
-    queue.add(first, (0, 0))
-    assert drain(queue) == ["0", "1", "2", "3"]
 
 
 def test_who_leaves_and_comes_back_stands_in_the_line_once():

@@ -38,14 +38,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, type[LogitsProcessor]
     return registry
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1e-9, 9.9e-6])
-def test_a_greedy_row_among_random_ones_is_exact(temperature: float) -> None:
-    logits = logits_of(3, 300)
-    rows = [make_row(p) for p in (SamplingParams(), SamplingParams(temperature=temperature), SamplingParams(top_k=5))]
-    for _ in range(20):
-        assert sample(logits, rows).token_ids[1] == logits[1].argmax()
-
-
 def test_each_row_of_a_mixed_batch_obeys_its_own_settings() -> None:
     vocab_size = 3000
     settings = [
@@ -66,20 +58,6 @@ def test_each_row_of_a_mixed_batch_obeys_its_own_settings() -> None:
         assert all(tokens[i] == best[i, 0] for i in (0, 2, 3, 5, 7))
         assert tokens[1] in best[1, :3]
         assert int(tokens[4]) in (7, 9)
-
-
-def test_each_row_tells_as_many_logprobs_as_it_was_asked_for(logits: torch.Tensor) -> None:
-    asked = [None, 0, 3, 1]
-    output = sample(logits, [make_row(SamplingParams(logprobs=k, top_k=50 + i)) for i, k in enumerate(asked)])
-    assert output.logprobs is not None
-    assert output.logprobs.token_ids.shape == (4, 4)
-    assert output.logprobs.logprobs[0].isnan().all()  # did not ask
-    expected = exact(logits)
-    for row in (1, 2, 3):
-        told = slice(asked[row] + 1)
-        np.testing.assert_allclose(
-            output.logprobs.logprobs[row, told], expected[row][output.logprobs.token_ids[row, told]], atol=1e-5
-        )
 
 
 def test_raw_and_processed_rows_share_a_batch(logits: torch.Tensor) -> None:
@@ -170,13 +148,3 @@ def test_a_seed_gives_the_same_tokens_among_others_where_many_logits_are_equal(w
     params = SamplingParams(seed=42, max_tokens=99, **WAYS[way])
     (alone,) = run([make_row(params)], "auto", dtype=torch.bfloat16)
     assert run([*crowd(), make_row(params)], "auto", dtype=torch.bfloat16)[-1] == alone
-
-
-def test_a_seed_survives_a_batch_that_is_built_anew() -> None:
-    """What preemption does: the sequence leaves the batch and comes back, its generator with it."""
-    params = SamplingParams(seed=5, top_p=0.9)
-    (whole,) = run([make_row(params)], "auto", steps=9)
-    row = make_row(params)
-    run([row], "auto", steps=4)
-    run([make_row(SamplingParams()), row], "auto", steps=5)
-    assert row.output_token_ids == whole

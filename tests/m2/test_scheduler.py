@@ -32,13 +32,6 @@ def test_a_place_is_taken_in_the_step_after_it_was_left():
     assert desk.run() == [{"a": 3, "b": 3}, {"a": 1, "b": 1}, {"b": 1, "c": 3}, {"b": 1}, {"b": 1}]
 
 
-def test_no_more_sequences_run_than_max_num_seqs():
-    desk = Desk(max_num_seqs=3)
-    for i in range(10):
-        desk.add(str(i), 2, max_tokens=2)
-    assert [len(step) for step in desk.run()] == [3, 3, 3, 3, 3, 3, 1, 1]
-
-
 def test_no_step_computes_more_tokens_than_its_budget():
     desk = Desk(max_num_batched_tokens=20, max_model_len=20)
     for name, num_tokens in (("a", 9), ("b", 9), ("c", 3), ("d", 2)):
@@ -61,13 +54,6 @@ def test_a_budget_below_max_num_seqs_bounds_how_many_run():
     for i in range(5):
         desk.add(str(i), 1, max_tokens=2)
     assert [len(step) for step in desk.run()] == [3, 3, 2, 2]  # all who run can decode, always
-
-
-def test_first_come_first_served():
-    desk = Desk(max_num_seqs=1)
-    for name in ("c", "a", "b"):
-        desk.add(name, 2, max_tokens=1)
-    assert desk.run() == [{"c": 2}, {"a": 2}, {"b": 2}]
 
 
 def test_a_long_prompt_is_not_overtaken_by_short_ones():
@@ -96,26 +82,6 @@ def test_a_late_request_of_a_lower_number_overtakes_those_who_wait_but_not_those
     assert desk.run() == [{"runs": 1}, {"urgent": 2}, {"waits": 2}]
 
 
-def test_fcfs_looks_at_no_priority():
-    desk = Desk(max_num_seqs=1)
-    desk.add("a", 2, priority=9, max_tokens=1)
-    desk.add("b", 2, priority=1, max_tokens=1)
-    assert desk.run() == [{"a": 2}, {"b": 2}]
-
-
-def test_n_sequences_run_in_waves_where_there_are_fewer_places():
-    desk = Desk(max_num_seqs=2)
-    request = desk.add("r", 3, n=5, max_tokens=2)
-    most = 0
-    while desk.scheduler.has_unfinished_requests():
-        output = desk.scheduler.schedule()
-        most = max(most, len(request.get_seqs(RUNNING)))
-        desk.update(output)
-        desk.scheduler.check_invariants()
-    assert (most, desk.status("r")) == (2, [CAPPED] * 5)
-    assert [seq.get_output_len() for seq in request.get_seqs()] == [2] * 5
-
-
 def test_the_rest_of_a_request_goes_before_those_who_came_later():
     desk = Desk(max_num_seqs=2)
     desk.add("r", 3, n=3, max_tokens=2)
@@ -135,44 +101,6 @@ def test_a_request_between_two_waves_can_be_aborted():
     assert request.status is RequestStatus.FINISHED_ABORTED
     assert not desk.scheduler.has_unfinished_requests()
     desk.scheduler.check_invariants()
-
-
-def test_aborting_one_who_waits_leaves_the_line_in_order():
-    desk = Desk(max_num_seqs=1)
-    for name in ("a", "b", "c", "d"):
-        desk.add(name, 2, max_tokens=1)
-    desk.abort("c")
-    assert desk.run() == [{"a": 2}, {"b": 2}, {"d": 2}]
-
-
-def test_aborting_one_who_runs_makes_room_at_once():
-    desk = Desk(max_num_seqs=1)
-    desk.add("a", 2, max_tokens=9)
-    desk.add("b", 2, max_tokens=1)
-    desk.step()
-    desk.abort("a")
-    assert desk.run() == [{"b": 2}]
-
-
-def test_an_abort_between_schedule_and_update_frees_once():
-    desk = Desk(max_num_seqs=2)
-    desk.add("a", 2)
-    desk.add("b", 2)
-    output = desk.scheduler.schedule()
-    desk.abort("a")
-    desk.abort("a")
-    assert [seq.request_id for seq in desk.update(output)] == ["b"]
-    desk.scheduler.check_invariants()
-    assert desk.requests["a"].get_seqs()[0].get_output_len() == 0
-    assert desk.scheduler.num_running_seqs == 1
-
-
-def test_a_sequence_that_was_aborted_before_its_first_step_is_never_scheduled():
-    desk = Desk()
-    desk.add("a")
-    desk.abort("a")
-    assert not desk.scheduler.has_unfinished_requests()
-    assert desk.scheduler.schedule().is_empty
 
 
 def test_finishing_twice_keeps_the_first_status():

@@ -48,17 +48,6 @@ def test_generate_from_threads_gives_each_its_own(llm):
     assert_empty(llm.engine)
 
 
-def test_a_seeded_request_draws_the_same_beside_another_thread(llm):
-    seeded = params(seed=3, max_tokens=20, ignore_eos=True)
-    alone = llm.generate("x", seeded, use_tqdm=False)[0].outputs[0].token_ids
-    found = together(
-        lambda: llm.generate("x", seeded, use_tqdm=False)[0].outputs[0].token_ids,
-        lambda: llm.generate(["y"] * 4, params(max_tokens=30), use_tqdm=False) and None,
-        lambda: llm.generate("x", seeded, use_tqdm=False)[0].outputs[0].token_ids,
-    )
-    assert found == [alone, None, alone]
-
-
 def test_an_error_in_one_thread_is_not_raised_in_another(llm):
     def bad() -> str:
         with pytest.raises(ValueError, match="nonsense"):

@@ -48,6 +48,7 @@ class PagedDesk:
         config = SchedulerConfig(
             max_num_batched_tokens or max_model_len, max_num_seqs, max_model_len, preemption_mode=mode, policy=policy
         )
+        self.limits = config
         self.kv = KVCacheManager(num_blocks, block_size, num_swap_blocks)
         self.scheduler = Scheduler(config, self.kv, frozenset([EOS]))
         self.config = EngineConfig(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-
 import pytest
 
-from folovllm import AsyncLLM, LLMEngine, SamplingParams
+from folovllm import LLMEngine, SamplingParams
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
-from tests.helpers import names, some, thinned
+from tests.helpers import names, thinned
 from tests.m1.support import params, run, scripted
-from tests.m2.async_support import cancel_inside_steps, go
 from tests.m2.support import assert_idle, counting_forwards, make_engine
 from tests.m3.oracle import Oracle
 
@@ -28,16 +24,6 @@ def assert_pools_full(engine: LLMEngine) -> None:
     assert_idle(engine)
     kv = engine.scheduler.kv
     assert (kv.pool.num_free, kv.swap_pool.num_free) == (kv.pool.num_blocks, kv.swap_pool.num_blocks)
-
-
-@pytest.mark.parametrize("mode", some(["recompute", "swap", "auto"], 2))
-def test_a_cache_that_runs_full_kills_nobody(oracle: Oracle, mode: str) -> None:
-    llm = oracle.make_llm(num_kv_blocks=8, block_size=4, preemption_mode=mode, max_num_seqs=6)
-    prompts = [[i + 1] * (1 + i % 8) for i in range(30)]
-    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=15), use_tqdm=False)
-    assert [output.outputs[0].token_ids for output in outputs] == [oracle.greedy(prompt, 15) for prompt in prompts]
-    assert llm.engine.stats().preemptions > 5
-    assert_pools_full(llm.engine)
 
 
 @pytest.mark.parametrize(("max_num_seqs", "mode"), thinned({"1": 1, "2": 2, "8": 8}, names(["recompute", "swap"])))
@@ -70,25 +56,6 @@ def test_identical_prompts_in_one_step_have_blocks_of_their_own(oracle: Oracle) 
     assert (engine.stats().kv_blocks_used, engine.stats().kv_blocks_shared) == (16, 0)
     done = run(engine)[0]
     assert [done[str(i)].outputs[0].token_ids for i in range(8)] == [oracle.greedy([3, 1, 4, 1, 5, 9], 9)] * 8
-
-
-def test_no_block_is_live_and_free_at_any_step_of_a_mixed_load(text_model_folder) -> None:
-    engine = make_engine(text_model_folder, num_kv_blocks=16, block_size=4, preemption_mode="swap")
-    rng = random.Random(0)
-    swapped = shared = 0
-    for i in range(25):
-        engine.add_request(str(i), "x" * rng.randrange(1, 12), scripted(*TEXTS, n=rng.choice([1, 3])))
-        engine.step()
-        engine.scheduler.check_invariants()
-        if i % 5 == 4:
-            engine.abort_request(str(rng.randrange(i)))
-    while engine.has_unfinished_requests():
-        engine.step()
-        engine.scheduler.check_invariants()
-        swapped, shared = max(swapped, engine.stats().swapped), max(shared, engine.stats().kv_blocks_shared)
-    assert swapped
-    assert shared
-    assert_pools_full(engine)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4, 9])
@@ -170,35 +137,3 @@ def test_priorities_choose_who_is_preempted(oracle: Oracle) -> None:
     assert engine.stats().preemptions > 0
     for i in range(4):
         assert done[str(i)].outputs[0].token_ids == oracle.greedy([i + 1] * 6, 16)
-
-
-@pytest.mark.parametrize("mode", ["swap", "recompute"])
-def test_two_hundred_streams_of_which_a_third_is_cancelled(
-    oracle: Oracle, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = oracle.make_llm(num_kv_blocks=28, block_size=4, preemption_mode=mode, max_num_seqs=24).engine
-    rng = random.Random(1)
-    chosen = rng.sample(range(200), 67)
-    tasks: dict[str, asyncio.Task[list[int]]] = {}
-    cancel_inside_steps(engine, monkeypatch, tasks, {str(i): rng.randrange(4 + i % 13) for i in chosen})
-
-    async def consume(llm: AsyncLLM, i: int) -> list[int]:
-        token_ids: list[int] = []
-        prompt = [i % 10 + 1] * (1 + i % 5)
-        params = SamplingParams(n=1 + i % 2, top_k=1, max_tokens=4 + i % 13)
-        async for output in llm.generate(prompt, params, request_id=str(i)):
-            token_ids = output.outputs[-1].token_ids
-        return token_ids
-
-    async def serve() -> list[list[int] | BaseException]:
-        async with AsyncLLM.from_engine(engine) as llm:
-            tasks.update({str(i): asyncio.create_task(consume(llm, i)) for i in range(200)})
-            return await asyncio.gather(*tasks.values(), return_exceptions=True)
-
-    told = go(serve())
-    assert [i for i, answer in enumerate(told) if isinstance(answer, asyncio.CancelledError)] == sorted(chosen)
-    for i, answer in enumerate(told):
-        if i not in chosen:
-            assert answer == oracle.greedy([i % 10 + 1] * (1 + i % 5), 4 + i % 13)
-    assert engine.stats().preemptions > 5
-    assert_pools_full(engine)

@@ -11,10 +11,9 @@ from folovllm import LLMEngine, SamplingParams
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import SequenceStatus
 from tests.helpers import names, some, thinned
-from tests.m1.support import run
 from tests.m2.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m2.support import assert_idle
-from tests.m3.beam_oracle import BeamOracle, beam_params
+from tests.m3.beam_oracle import beam_params
 from tests.m3.oracle import Oracle
 from tests.m3.support import PagedDesk
 
@@ -78,19 +77,8 @@ def step_through(engine: LLMEngine) -> dict[str, list[list[int]]]:
     return told
 
 
-@pytest.mark.parametrize("where", ["move", "model"])
-def test_an_interrupted_prefill_with_forks_is_computed_again(oracle: Oracle, where: str) -> None:
-    engine = oracle.make_llm(num_kv_blocks=40, block_size=4).engine
-    prompt = [7, 8, 9, 10, 11, 12]
-    engine.add_request("r", prompt, SamplingParams(n=3, top_k=1, max_tokens=8))
-    with failing(engine, lambda step: bool(step.forks), KeyboardInterrupt(), where) as hit:
-        told = step_through(engine)
-    assert len(hit) == 1
-    assert told == {"r": [oracle.greedy(prompt, 8)] * 3}
-    assert_idle(engine)
-
-
 KINDS: dict[str, When] = {
+    "fork": lambda step: bool(step.forks),
     "swap out": lambda step: bool(step.blocks_to_swap_out),
     "swap in": lambda step: bool(step.blocks_to_swap_in),
     "copy": lambda step: bool(step.blocks_to_copy),
@@ -129,23 +117,6 @@ def test_a_fault_costs_those_who_took_part_and_nobody_else(oracle: Oracle, kind:
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("step", some([2, 0, 1, 6]))
-def test_interrupted_beams_find_the_same(tmp_path, step: int) -> None:
-    beams = BeamOracle(tmp_path)
-    engine = beams.make_llm(num_kv_blocks=40, block_size=4).engine
-    engine.add_request("r", [21, 7, 7, 2, 30, 11, 1], beam_params(4))
-    for _ in range(step):
-        engine.step()
-    done = {}
-    with failing(engine, lambda step: True, KeyboardInterrupt(), "model") as hit:
-        with pytest.raises(KeyboardInterrupt):
-            engine.step()
-        done = run(engine)[0]
-    assert len(hit) == 1
-    beams.check(done["r"], beam_params(4))
-    assert_idle(engine)
-
-
 def test_an_interrupt_while_the_scheduler_decides_loses_nothing(oracle: Oracle, monkeypatch) -> None:
     """A block that was taken from the pool and stands in no table yet would be gone for ever."""
     engine = oracle.make_llm(num_kv_blocks=16, block_size=4).engine
@@ -166,23 +137,6 @@ def test_an_interrupt_while_the_scheduler_decides_loses_nothing(oracle: Oracle, 
     assert_idle(engine)
 
 
-def test_generate_that_is_interrupted_leaves_open_streams_alone(oracle: Oracle) -> None:
-    llm = oracle.make_llm(num_kv_blocks=12, block_size=4)
-    stream = llm.engine.generate_stream([1, 2, 3], SamplingParams(n=2, top_k=1, max_tokens=10))
-    said: dict[int, list[int]] = {0: [], 1: []}
-    for completion in next(stream).outputs:
-        said[completion.index] += completion.token_ids
-    with failing(llm.engine, lambda step: bool(step.blocks_to_copy), KeyboardInterrupt(), "move") as hit:
-        with pytest.raises(KeyboardInterrupt):
-            llm.generate([[4, 5, 6, 7, 8]] * 3, GREEDY, use_tqdm=False)
-        assert len(hit) == 1
-        for output in stream:
-            for completion in output.outputs:
-                said[completion.index] += completion.token_ids
-    assert said == {0: oracle.greedy([1, 2, 3], 10), 1: oracle.greedy([1, 2, 3], 10)}
-    assert_idle(llm.engine)
-
-
 def test_starting_over_forgets_all_blocks_and_no_token():
     desk = PagedDesk(4, num_swap_blocks=1, mode="swap", seed=1)
     for name in "abcd":
@@ -200,18 +154,6 @@ def test_starting_over_forgets_all_blocks_and_no_token():
     assert (desk.kv.pool.num_used, desk.kv.swap_pool.num_used) == (0, 0)
     assert {name: request.get_seqs()[0].get_token_ids() for name, request in desk.requests.items()} == tokens
     desk.run()
-
-
-def test_a_seeded_draw_is_the_same_after_an_interrupt(oracle: Oracle) -> None:
-    params = SamplingParams(n=3, temperature=1.2, seed=3, max_tokens=10)
-    expected = oracle.make_llm().generate([5, 6, 7], params, use_tqdm=False)[0]
-    engine = oracle.make_llm(num_kv_blocks=12, block_size=4).engine
-    engine.add_request("r", [5, 6, 7], params)
-    engine.step()
-    with failing(engine, lambda step: bool(step.blocks_to_copy), KeyboardInterrupt(), "move") as hit:
-        told = step_through(engine)
-    assert len(hit) == 1
-    assert told["r"] == [completion.token_ids for completion in expected.outputs]
 
 
 @pytest.mark.parametrize("mode", some(["swap", "recompute"]))

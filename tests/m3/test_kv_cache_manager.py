@@ -41,25 +41,6 @@ def test_a_table_grows_block_by_block():
         assert (seq.num_computed_tokens, seq.block_ids) == (length, table)
 
 
-def test_two_tables_that_grow_in_turn_are_not_consecutive():
-    kv = KVCacheManager(8, 4)
-    a, b = make_seq(8, name="a-0"), make_seq(4, name="b-0")
-    compute(kv, a, 8)
-    compute(kv, b, 4)
-    assert (a.block_ids, b.block_ids) == ([1, 2], [3])
-    compute(kv, a, 1)
-    compute(kv, b, 1)
-    assert (a.block_ids, b.block_ids) == ([1, 2, 4], [3, 5])
-
-
-def test_no_more_than_the_pool_has():
-    kv = KVCacheManager(2, 4)
-    seq = make_seq(9)
-    assert compute(kv, seq, 9) is None
-    assert (seq.block_ids, kv.pool.num_free) == ([], 2)
-    assert compute(kv, seq, 8) == []
-
-
 def test_keep_free_leaves_so_many():
     kv = KVCacheManager(4, 4)
     seq = make_seq(12)
@@ -104,13 +85,6 @@ def test_the_first_writer_copies_and_the_last_one_keeps():
     assert [kv.pool.refs(block) for block in (1, 2, 3, 4)] == [3, 1, 1, 1]
 
 
-def test_writers_of_one_block_in_one_allocation():
-    kv = KVCacheManager(8, 4)
-    seqs = family(kv, 3, 6)
-    assert kv.allocate_slots([(seq, 1) for seq in seqs]) == [(2, 3), (2, 4)]
-    assert [seq.block_ids for seq in seqs] == [[1, 3], [1, 4], [1, 2]]
-
-
 def test_a_full_block_is_shared_for_ever():
     kv = KVCacheManager(8, 4)
     a, b = family(kv, 2, 8)
@@ -143,16 +117,6 @@ def test_a_copy_and_a_new_block_for_one_writer():
     assert kv._blocks_needed([(child, 4)]) == 2  # tokens 6 .. 9: two in the copy, two in a new block
     assert compute(kv, child, 4) == [(2, 3)]
     assert (parent.block_ids, child.block_ids) == ([1, 2], [1, 3, 4])
-
-
-def test_a_freed_parent_leaves_the_block_to_its_child():
-    kv = KVCacheManager(8, 4)
-    parent, child = family(kv, 2, 6)
-    kv.free(parent)
-    assert (parent.block_ids, parent.num_computed_tokens) == ([], 0)
-    assert (kv.pool.num_free, kv.pool.num_shared) == (6, 0)
-    assert compute(kv, child, 1) == []
-    assert child.block_ids == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from folovllm.attention.backend import Attention, get_backend_class, select_backend
+from folovllm.attention.backend import Attention, get_backend_class
 from folovllm.attention.backends import paged_torch
-from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 
@@ -226,9 +225,3 @@ def test_keys_and_values_are_never_repeated_for_their_group(spans):
 def test_an_unknown_backend_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"attention_backend must be one of .*dense.*, got 'fast'"):
         get_backend_class("fast")
-
-
-def test_a_backend_that_cannot_run_here_says_why(monkeypatch):
-    monkeypatch.setattr(DenseBackend, "unavailable_reason", classmethod(lambda cls, device: "it is Sunday"))
-    with pytest.raises(ValueError, match="attention_backend 'dense' cannot run on cpu: it is Sunday"):
-        select_backend("dense", torch.device("cpu"))

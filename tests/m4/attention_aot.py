@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -188,12 +189,11 @@ def waits_in_loop(ptx: str) -> list[int]:
     return [int(count) for count in re.findall(r"cp\.async\.wait_group\s+(\d+)", "\n".join(longest))]
 
 
-def main() -> None:
-    variants = FEW if sys.argv[1] == "few" else every_variant()
+def compile_all(compile_one: Callable[[Any], dict[str, Any]], variants: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """Of each variant, under its name: what came out."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        results = dict(zip(map(str, variants), pool.map(compile_variant, variants), strict=True))
-    json.dump(results, sys.stdout)
+        return dict(zip(map(str, variants), pool.map(compile_one, variants), strict=True))
 
 
 if __name__ == "__main__":
-    main()
+    json.dump(compile_all(compile_variant, FEW if sys.argv[1] == "few" else every_variant()), sys.stdout)

@@ -1,4 +1,4 @@
-"""The CPU kernels, as compiled for this CPU, for one like it without AMX, and for one with AVX2 only."""
+"""The CPU kernels, as compiled for this CPU and for some with less: AVX2 only, AVX-512 without VNNI, no AMX."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ REASON = cpu_kernels.unavailable_reason()
 TARGETS = {"this CPU": cpu_kernels.NATIVE, "AVX2": ("-march=haswell",)}
 if "amx_bf16" in cpu_kernels._cpu_features():
     TARGETS["no AMX"] = (*cpu_kernels.NATIVE, "-mno-amx-bf16")
+if "avx512f" in cpu_kernels._cpu_features():
+    TARGETS["AVX-512, no VNNI"] = ("-march=skylake-avx512", "-mprefer-vector-width=512")
 CACHED = (cpu_kernels.function, cpu.panel_width, cpu.has_bf16_pairs, cpu.has_tiles, cpu.product_name)
 
 

@@ -63,6 +63,6 @@ def waits_of_launches(engine: LLMEngine, cuda: FakeCuda) -> Iterator[list[tuple[
 
 
 def replaced(owner: Any, name: str, new: Callable[..., Any], monkeypatch: Any) -> None:
-    """A planted fault: `new` is given what it replaces, and its arguments."""
+    """`new` is given what it replaces, and its arguments."""
     old = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: new(old, *args, **kwargs))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 
 from folovllm import LLMEngine, SamplingParams
 from tests.helpers import names, thinned
-from tests.m1.support import params, scripted
-from tests.m2.async_support import cancel_inside_steps, go, last, serving
+from tests.m1.support import params
 from tests.m2.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m2.support import assert_idle, make_engine
 from tests.m3.oracle import Oracle
@@ -140,19 +138,6 @@ def test_an_abort_while_a_step_is_in_flight_gives_everything_back(oracle: Oracle
     assert_idle(engine)
 
 
-def test_all_are_aborted_and_another_comes(oracle: Oracle) -> None:
-    engine = oracle.make_llm(async_scheduling=True, num_kv_blocks=4, block_size=4).engine
-    watch = Watch(engine)
-    engine.add_request("a", [1] * 9, SamplingParams(max_tokens=7, seed=1))
-    watch.step()
-    assert watch.in_flight == 1
-    engine.abort_request("a")
-    assert not engine.has_unfinished_requests()
-    engine.add_request("b", [5] * 6, SamplingParams(temperature=0, max_tokens=9))  # in the blocks that "a" had
-    assert watch.run()["b"].outputs[0].token_ids == oracle.greedy([5] * 6, 9)
-    assert_idle(engine)
-
-
 def test_a_name_is_taken_again_while_its_last_owners_step_is_in_flight(oracle: Oracle) -> None:
     """The row that was computed too far belongs to a sequence of the same name: its token is not the newcomer's, and
     neither is its generator."""
@@ -211,46 +196,6 @@ def test_streams_say_the_same_and_may_be_closed_in_between(text_model_folder) ->
         assert_idle(engine)
     assert texts[True] == texts[False]
     assert all(texts[True])
-
-
-def test_users_of_an_async_llm_get_what_is_theirs(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = oracle.make_llm(async_scheduling=True, max_num_seqs=6).engine
-    watch = Watch(engine)
-    prompts = [list(range(i + 1, 2 * i + 2)) for i in range(24)]
-
-    async def consume(llm: Any, i: int) -> list[int]:
-        wanted = SamplingParams(temperature=0, max_tokens=5 + i % 7)
-        output = await last(llm.generate(prompts[i], wanted, request_id=str(i)))
-        return output.outputs[0].token_ids
-
-    async def main() -> list[Any]:
-        async with serving(engine) as llm:
-            tasks = {str(i): asyncio.create_task(consume(llm, i)) for i in range(24)}
-            cancel_inside_steps(engine, monkeypatch, tasks, {str(i): i % 4 for i in range(0, 24, 5)})
-            return await asyncio.gather(*tasks.values(), return_exceptions=True)
-
-    for i, said in enumerate(go(main())):
-        if i % 5 == 0:
-            assert isinstance(said, asyncio.CancelledError)
-        else:
-            assert said == oracle.greedy(prompts[i], 5 + i % 7)
-    assert watch.ahead
-
-
-def test_scripted_texts_beside_others_that_run_ahead(text_model_folder) -> None:
-    """A newcomer whose processor reads the tokens ends the running ahead, and it starts again behind it."""
-    engine = make_engine(text_model_folder, async_scheduling=True)
-    watch = Watch(engine)
-    engine.add_request("free", "hello", SamplingParams(temperature=0, max_tokens=30))
-    for _ in range(3):
-        watch.step()
-    before = len(watch.ahead)
-    assert before == 3
-    engine.add_request("bound", "hello", scripted("a STOP b", stop="STOP"))
-    done = watch.run()
-    assert done["bound"].outputs[0].text == "a "
-    assert len(done["free"].outputs[0].token_ids) == 30
-    assert before < len(watch.ahead) < 30 - len("a STOP")
 
 
 def test_an_interrupt_anywhere_changes_no_token_with_a_step_in_flight(oracle: Oracle) -> None:

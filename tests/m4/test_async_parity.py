@@ -113,14 +113,6 @@ def test_the_same_outputs_either_way(text_model_folder, workload: str, cache: st
     assert outputs[True] == outputs[False]
 
 
-def test_the_workloads_end_in_every_way(text_model_folder) -> None:
-    """Or the comparison would say less than it seems to."""
-    asked = [("hello", wanted) for workload in WORKLOADS.values() for wanted in workload]
-    outputs, _ = serve(make_engine(text_model_folder, async_scheduling=True), asked)
-    ends = {(end["finish_reason"], type(end["stop_reason"])) for output in outputs for end in output["outputs"]}
-    assert ends == {("length", type(None)), ("stop", type(None)), ("stop", int), ("stop", str)}
-
-
 @pytest.mark.usefixtures("either_cpu")
 def test_whoever_waits_for_its_tokens_makes_the_others_wait_and_changes_none_of_theirs(text_model_folder) -> None:
     alone = [("hello", wanted) for wanted in WORKLOADS["seeds"]]

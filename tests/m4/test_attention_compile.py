@@ -5,50 +5,23 @@ What Triton makes of a kernel is read in its PTX, and how many registers that ta
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import folovllm
+from tests.m4.compiling import Kernels, compiled_by, needs_assembler
 
 pytest.importorskip("triton")
-pytestmark = [
-    pytest.mark.exhaustive,  # ten kernels through a compiler: a quarter of a minute
-    pytest.mark.skipif(
-        platform.system() != "Linux" or platform.machine() != "x86_64",
-        reason="NVIDIA's assembler comes with the wheels for Linux on x86-64",
-    ),
-]
+pytestmark = [pytest.mark.exhaustive, needs_assembler]  # ten kernels through a compiler: a quarter of a minute
 
 SHARED_MEMORY = 227 << 10  # of an SM, for its programs
 SYSTEM_SHARED = 1 << 10  # what the system takes of it for each
 REGISTERS = 65536  # of an SM
 
-Kernels = dict[str, dict[str, Any]]
-
-
-def compile_variants(which: str, folder: Path) -> Kernels:
-    package, here = Path(folovllm.__file__).parents[1], Path(__file__).parents[2]
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    env |= {
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(package), str(here), *sys.path])),  # that Triton, too
-        "TRITON_CACHE_DIR": str(folder),
-    }
-    command = [sys.executable, "-m", "tests.m4.attention_aot", which]
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return compile_variants("few", tmp_path_factory.mktemp("triton"))
+    return compiled_by("tests.m4.attention_aot", tmp_path_factory.mktemp("triton"), "few")
 
 
 def check_everything(kernels: Kernels) -> None:
@@ -66,7 +39,7 @@ def test_k_and_v_come_while_tiles_before_them_are_multiplied_and_no_register_is_
 
 
 def test_so_does_every_dtype_with_every_head_size_and_tile(tmp_path: Path) -> None:
-    check_everything(compile_variants("all", tmp_path))
+    check_everything(compiled_by("tests.m4.attention_aot", tmp_path, "all"))
 
 
 def test_k_and_v_are_fetched_in_pieces_of_16_bytes(compiled: Kernels) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from folovllm.attention.backends.triton import TritonBackend
 from folovllm.attention.kernels import paged_decode, paged_prefill
 from folovllm.attention.metadata import AttentionMetadata
-from tests.m4.compile_keys import KeyedKernel, at_alignment, record_keys
+from tests.m4.compile_keys import at_alignment, record_keys
 
 KERNELS = {
     "_paged_decode": paged_decode,
@@ -79,15 +79,3 @@ def test_a_prefill_behind_any_number_of_decodes_is_one_kernel(keys: set[tuple[An
     for offset in range(8):
         launch_prefill(offset)
     assert len(keys) == 1
-
-
-def test_without_the_option_each_alignment_would_be_a_kernel(
-    keys: set[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What this file's recorder must be able to see."""
-    monkeypatch.undo()
-    kernel = KeyedKernel(paged_prefill._paged_prefill, keys, do_not_specialize_on_alignment=[])
-    monkeypatch.setattr(paged_prefill, "_paged_prefill", kernel)
-    for offset in range(8):
-        launch_prefill(offset)
-    assert len(keys) == 2

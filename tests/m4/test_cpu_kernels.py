@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from folovllm.attention.backends import cpu as attention
 from folovllm.attention.backends.cpu import CPUBackend
@@ -25,8 +25,6 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model
 from folovllm.utils import cpu_kernels
 from folovllm.utils.threads import SPINS
-from tests.helpers import make_hf_folder
-from tests.m1.test_models import MODELS, flat_logits
 from tests.m4.cpu_target import REASON, TARGETS, relative_error, target  # noqa: F401
 
 pytestmark = pytest.mark.slow
@@ -123,32 +121,6 @@ def test_decode_reads_scattered_blocks_and_nothing_else(dtype, cache_dtype, num_
         alone = torch.zeros_like(q)
         attention.attend("decode", q, cache, queries[i : i + 1], seqs[i : i + 1], *arguments, alone)
         assert torch.equal(alone[2 * i + 1], out[2 * i + 1])
-
-
-@needs_kernels
-@pytest.mark.parametrize("name", ["qwen3", "qwen2 tied, yarn", "llama with biases"])
-def test_a_model_in_compiled_kernels_has_hugging_faces_logits(name, tmp_path):
-    kind, over = MODELS[name]
-    folder = make_hf_folder(tmp_path, kind, **over)
-    model = build(folder, torch.float32)
-    ids = torch.arange(3, 40)
-    with torch.inference_mode():
-        want = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)(ids[None]).logits[0]
-        assert relative_error(flat_logits(model, [ids]), want) < 1e-5
-
-
-@needs_kernels
-@pytest.mark.parametrize("has_units", ["yes", "no"])
-def test_a_bfloat16_model_in_compiled_kernels(has_units, tmp_path, monkeypatch):
-    """Without bf16 units float32 flows between its layers, with them bfloat16."""
-    monkeypatch.setenv("FOLOVLLM_CPU_BF16", has_units)
-    folder = make_hf_folder(tmp_path, dtype=torch.bfloat16)
-    model = build(folder, torch.bfloat16)
-    assert model.model.norm.weight.dtype == torch.float32
-    ids = torch.arange(3, 40)
-    with torch.inference_mode():
-        want = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)(ids[None]).logits[0]
-        assert relative_error(flat_logits(model, [ids], torch.bfloat16), want) < 3e-2
 
 
 @needs_kernels

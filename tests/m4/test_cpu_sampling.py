@@ -12,7 +12,6 @@ from folovllm import SamplingParams
 from folovllm.sample.draw import draw_inverse_cdf
 from folovllm.sample.filters import Candidates, Filters, _cut_at_line, find_candidates, full_weights, keep_prefix, top_k
 from folovllm.sample.metadata import SamplingMetadata
-from folovllm.sample.sampler import greedy
 from tests.m1.sampling_reference import CPU, assert_fits, distribution, draw_many, make_row
 from tests.m1.test_sampler import logits_of
 from tests.m1.test_sampling_distribution import DRAWS, normal_logits
@@ -84,13 +83,6 @@ def test_a_large_batch_split_into_groups_keeps_its_order(monkeypatch: pytest.Mon
     ):
         output = sample(logits, [make_row(params)] * 23)
         assert output.token_ids.tolist() == logits.argmax(dim=-1).tolist()
-
-
-@pytest.mark.parametrize("vocab_size", [1, 20_001, 151_936])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_numpy_finds_the_first_of_the_largest(vocab_size: int, dtype: torch.dtype) -> None:
-    logits = logits_of(3, vocab_size).round().to(dtype)
-    assert greedy(logits).tolist() == [row.index(max(row)) for row in logits.tolist()]
 
 
 def kept_at_the_line(logits: torch.Tensor, top_p: list[float], temperature: float = 1.0) -> list[list[int]]:

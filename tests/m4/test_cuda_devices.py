@@ -3,16 +3,14 @@ the device ends the engine."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import Any
 
 import pytest
 import torch
 
-from folovllm import AsyncLLM, EngineDeadError, LLMEngine, SamplingParams
+from folovllm import EngineDeadError, LLMEngine, SamplingParams
 from tests.fake_cuda import FakeCuda
-from tests.m2.async_support import last
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import make_engine, serve
 
@@ -47,15 +45,6 @@ def test_a_device_without_a_number_is_the_current_one_also_for_other_threads(
     thread.start()
     thread.join()
     assert found == [small_oracle.greedy(PROMPT, 4)]
-
-
-@pytest.mark.exhaustive
-def test_async_llm_steps_the_second_device_in_its_thread(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
-    async def ask() -> list[int]:
-        async with AsyncLLM.from_engine(make_engine(small_oracle, "cuda:1", **SMALL)) as llm:
-            return (await last(llm.generate(PROMPT, GREEDY))).outputs[0].token_ids
-
-    assert asyncio.run(ask()) == small_oracle.greedy(PROMPT, 4)
 
 
 def finish(engine: LLMEngine) -> None:
@@ -94,20 +83,6 @@ def test_a_device_that_has_faulted_ends_the_engine_with_one_message(
         engine.add_request(name, PROMPT, GREEDY)
         with pytest.raises(EngineDeadError, match=message):
             finish(engine)
-
-
-@pytest.mark.exhaustive
-def test_every_user_of_async_llm_hears_that_the_device_has_faulted(
-    small_oracle: Oracle, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(small_oracle, **SMALL)
-    replay_fails(engine, monkeypatch, lambda: setattr(fake_cuda, "broken", "unspecified launch failure"))
-
-    async def ask() -> list[BaseException | None]:
-        async with AsyncLLM.from_engine(engine) as llm:
-            return await asyncio.gather(*(last(llm.generate(PROMPT, GREEDY)) for _ in range(2)), return_exceptions=True)
-
-    assert [type(found) for found in asyncio.run(ask())] == [EngineDeadError] * 2
 
 
 def test_memory_that_is_short_once_costs_the_requests_of_that_step_only(

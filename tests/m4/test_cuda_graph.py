@@ -19,10 +19,9 @@ from folovllm.worker.async_output import HostCopy
 from folovllm.worker.cuda_graph import CudaGraphs, GraphBuffers, GraphOutputs, padded_size
 from folovllm.worker.input_batch import StepInputs
 from tests.helpers import thinned
-from tests.m1.support import params
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
-from tests.m4.ahead_support import Watch, told
+from tests.m4.ahead_support import Watch
 
 UNUSABLE = -(10**6)  # as an index it raises, as a length as well
 
@@ -94,44 +93,6 @@ def test_greedy_tokens_are_hugging_faces_at_every_batch_size(oracle: Oracle, siz
     assert any(num_seqs < size for num_seqs, size in graphs.replayed) == (sizes != [1, 2])
     assert bool(watch.ahead) == run_ahead
     assert_idle(engine)
-
-
-WANTED = {
-    "seeded": params(temperature=1.2, seed=3, max_tokens=12),
-    "n": params(n=3, temperature=1.2, seed=3, max_tokens=9),
-    "logprobs": params(logprobs=2, prompt_logprobs=1, temperature=0, max_tokens=8),
-    "penalties": params(repetition_penalty=1.3, presence_penalty=0.5, temperature=0, max_tokens=10),
-    "greedy": params(temperature=0, max_tokens=9),
-}
-
-
-@pytest.mark.parametrize(
-    ("wanted", "run_ahead"),
-    thinned({" ".join(kinds): kinds for kinds in [*([name] for name in WANTED), [*WANTED]]}, AHEAD),
-)
-def test_every_kind_of_request_says_the_same_with_graphs(oracle: Oracle, wanted: list[str], run_ahead: bool) -> None:
-    """Prompts of one token: then a prefill is a step of one token each, too, with forks and prompt_logprobs."""
-    outputs = []
-    for sizes in ([], [1, 2, 4, 16]):
-        engine = oracle.make_llm(async_scheduling=run_ahead and bool(sizes), max_num_seqs=16, block_size=4).engine
-        graphs = with_graphs(engine, sizes) if sizes else None
-        for i in range(5):
-            engine.add_request(str(i), [5 + i], WANTED[wanted[i % len(wanted)]])
-        outputs.append({name: told(output) for name, output in Watch(engine).run().items()})
-        assert graphs is None or len(graphs.replayed) >= 8
-        assert_idle(engine)
-    assert outputs[0] == outputs[1]
-
-
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_steps_in_which_only_some_take_part(oracle: Oracle, mode: str) -> None:
-    llm = oracle.make_llm(num_kv_blocks=20, block_size=4, preemption_mode=mode, max_model_len=80, async_scheduling=True)
-    graphs = with_graphs(llm.engine, [1, 2, 4, 8])
-    prompts = [[i + 1] * 6 for i in range(6)]
-    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=20), use_tqdm=False)
-    assert [output.outputs[0].token_ids for output in outputs] == [oracle.greedy(prompt, 20) for prompt in prompts]
-    assert llm.engine.stats().preemptions > 2
-    assert len({num_seqs for num_seqs, _ in graphs.replayed}) > 2
 
 
 def test_a_prompt_of_several_tokens_takes_no_graph(oracle: Oracle) -> None:

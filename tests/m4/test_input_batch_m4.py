@@ -76,16 +76,6 @@ def test_a_token_that_only_the_device_knows_is_in_the_next_steps_inputs() -> Non
     assert batch.prepare(seqs, [1, 1], []).input_ids.tolist() == [41, 42]
 
 
-def test_a_newcomers_prompt_stands_beside_tokens_that_are_unknown() -> None:
-    batch = make_batch()
-    old, new = make_seq("a", [5, 6], [], 0), make_seq("b", [9, 8, 7], [], 0)
-    batch.add(old)
-    draw(batch, batch.prepare([old], [2], []), [old], [33])
-    batch.add(new)
-    assert batch.prepare([old, new], [1, 3], []).input_ids.tolist() == [33, 9, 8, 7]
-    assert batch.prepare([new, old], [3, 1], []).input_ids.tolist() == [9, 8, 7, 33]
-
-
 def test_a_token_that_comes_late_is_not_written_into_a_row_that_has_changed_hands() -> None:
     batch = make_batch()
     gone = make_seq("a", [5, 6], [], 0)

@@ -1,43 +1,24 @@
 """The fused layers' and the sampler's kernels compile for an H200, without one: Triton brings NVIDIA's assembler along.
 
 The interpreter runs a kernel as Python and knows no types of loop variables, no layouts and no registers; here they are
-checked. In a process of its own, because a process has either the interpreter or the compiler.
+checked.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 
+from tests.m4.compiling import Kernels, compiled_by, needs_assembler
+
 pytest.importorskip("triton")
-pytestmark = [
-    pytest.mark.exhaustive,  # six kernels through a compiler: ten seconds
-    pytest.mark.skipif(
-        platform.system() != "Linux" or platform.machine() != "x86_64", reason="no assembler beside Triton"
-    ),
-]
+pytestmark = [pytest.mark.exhaustive, needs_assembler]  # six kernels through a compiler: ten seconds
 
 REGISTERS = 65536  # of a multiprocessor
-
-Kernels = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    paths = [str(Path(__file__).parents[2]), *sys.path]
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "tests.m4.kernels_aot"]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return compiled_by("tests.m4.kernels_aot", tmp_path_factory.mktemp("triton"))
 
 
 def test_everything_stands_in_registers(compiled: Kernels) -> None:

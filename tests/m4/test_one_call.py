@@ -19,7 +19,6 @@ from folovllm.models.one_call import OneCallOps
 from folovllm.models.weights import build_model
 from folovllm.utils import cpu_kernels
 from tests.helpers import hf_greedy, make_hf_folder, thinned
-from tests.m1.test_models import MODELS
 from tests.m4.cpu_target import REASON, target  # noqa: F401
 from tests.m4.test_cpu_decode import Decoding, prompts_of
 
@@ -45,12 +44,6 @@ def check_greedy(folder: Path, num_tokens: int) -> OneCallOps:
     assert decoding.greedy(num_tokens) == [hf_greedy(oracle, prompt, num_tokens) for prompt in prompts]
     assert isinstance(model.model.ops, OneCallOps)
     return model.model.ops
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_greedy_tokens_equal_hugging_face(name: str, tmp_path: Path) -> None:
-    kind, over = MODELS[name]
-    assert check_greedy(make_hf_folder(tmp_path, kind, **over), 32).prepared is not None
 
 
 class Steps:

@@ -183,23 +183,6 @@ def test_draws_of_the_kernel_itself_fit_the_exact_distribution(monkeypatch: pyte
     assert_fits(np.bincount(tokens.cpu(), minlength=9), distribution(logits.tolist(), temperature=1.3))
 
 
-def test_a_row_draws_the_same_token_in_any_company() -> None:
-    logits, filters = normal(3, 50).to(DEVICE), [{}, {"top_k": 20}, {"top_p": 0.9}]
-    seeds, positions = torch.tensor([7, 8, 9], device=DEVICE), torch.tensor([5, 3, 2**40], device=DEVICE)
-    together = kernel.sample(logits, as_filters(filters, 50), seeds, positions)
-    for row in range(3):
-        one = slice(row, row + 1)
-        alone = kernel.sample(logits[one], as_filters(filters[one], 50), seeds[one], positions[one])
-        assert alone == together[row]
-
-
-def test_all_the_mass_on_one_token_draws_it() -> None:
-    logits = torch.zeros(2, 40)
-    logits[0, 17] = logits[1, 39] = 200.0
-    tokens = kernel.sample(logits.to(DEVICE), as_filters([{}, {"top_p": 0.5}], 40), *nothing_seeded(2))
-    assert tokens.tolist() == [17, 39]
-
-
 def nothing_seeded(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(num_rows, dtype=torch.int64, device=DEVICE), torch.arange(num_rows, device=DEVICE)
 

@@ -14,7 +14,9 @@ from tests.m4.test_triton_ops import DEVICE, launches  # noqa: F401  a fixture
 def test_an_engine_with_these_kernels_says_what_hugging_face_says(tmp_path, monkeypatch, launches, kind: str) -> None:  # noqa: F811
     monkeypatch.setattr("folovllm.engine.parts.select_ops", lambda *args, **options: triton_ops())
     folder = make_hf_folder(tmp_path, kind, max_position_embeddings=64)
-    llm = LLM(str(folder), skip_tokenizer_init=True, dtype="float32", device=str(DEVICE))
+    kernels = {"attention_backend": "triton", "block_size": 8}
+    llm = LLM(str(folder), skip_tokenizer_init=True, dtype="float32", device=str(DEVICE), **kernels)
+    assert llm.engine.runner.kv_cache.backend.name == "triton"
     prompts = [[5, 100, 7], [1], [9, 8, 7, 6, 5, 4, 3]]
     outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=6))
     assert "norm_rotary" in launches

@@ -6,8 +6,6 @@ from __future__ import annotations
 import pytest
 
 from folovllm import SamplingParams
-from folovllm.attention.backends.triton import TritonBackend
-from folovllm.worker.batch_sampler import BatchSampler
 from tests.fake_cuda import FakeCuda
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import PROMPTS, make_engine, serve
@@ -30,14 +28,3 @@ def compiled_while_serving(oracle: Oracle, cuda: FakeCuda) -> set[str]:
 
 def test_nothing_is_compiled_while_requests_of_each_kind_are_served(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     assert compiled_while_serving(small_oracle, fake_cuda) == set()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("owner", "late"), [(BatchSampler, "_sample_kernel"), (TritonBackend, "_paged_prefill")], ids=["draw", "attention"]
-)
-def test_a_warm_up_that_is_left_out_is_seen(
-    owner: type, late: str, small_oracle: Oracle, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(owner, "warm_up", lambda self, *args: None)
-    assert late in compiled_while_serving(small_oracle, fake_cuda)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from folovllm import LLMEngine
-from folovllm.config import SchedulerConfig
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence, SequenceStatus
@@ -29,32 +29,16 @@ class ChunkDesk(PagedDesk):
         threshold: int | None = 0,
         partial: int = 1,
         chunks: bool = True,
-        max_num_seqs: int = 8,
-        max_model_len: int = 64,
-        mode: Any = "auto",
-        policy: Any = "fcfs",
-        seed: int | None = None,
+        **more: Any,
     ) -> None:
-        super().__init__(
-            num_blocks,
-            block_size,
-            num_swap_blocks,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=budget,
-            max_model_len=max_model_len,
-            seed=seed,
-        )
-        config = SchedulerConfig(
-            budget,
-            max_num_seqs,
-            min(max_model_len, num_blocks * block_size),
+        super().__init__(num_blocks, block_size, num_swap_blocks, max_num_batched_tokens=budget, **more)
+        self.limits = replace(
+            self.limits,
             enable_chunked_prefill=chunks,
             long_prefill_token_threshold=threshold,
             max_num_partial_prefills=partial,
-            preemption_mode=mode,
-            policy=policy,
         )
-        self.scheduler = Scheduler(config, self.kv, frozenset([EOS]))
+        self.scheduler = Scheduler(self.limits, self.kv, frozenset([EOS]))
         self.largest_chunk, self.partial = threshold or budget, partial
 
     def schedule(self) -> SchedulerOutput:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from folovllm import LLM, AsyncLLM, EngineConfig, LLMEngine, SamplingParams
-from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.config import SchedulerConfig
 from folovllm.engine.budgets import resolve_scheduler_config
-from folovllm.worker.profile import run_full_step
 from tests.m2.async_support import go
-from tests.m2.support import assert_idle, counting_forwards, make_engine
+from tests.m2.support import counting_forwards
 from tests.m3.oracle import Oracle
 from tests.m5.support import chunked_engine
 
@@ -23,11 +20,6 @@ def resolved(max_model_len: int, **kwargs: Any) -> SchedulerConfig:
 
 
 # Values that are filled in
-
-
-def test_a_budget_may_be_smaller_than_the_longest_prompt():
-    assert resolved(64, max_num_batched_tokens=1).max_num_batched_tokens == 1
-    assert resolved(64, max_num_batched_tokens=63).max_num_batched_tokens == 63
 
 
 def test_the_default_budget_does_not_grow_with_the_longest_prompt():
@@ -82,20 +74,12 @@ def test_the_longest_sequence_is_filled_in_and_the_callers_config_stays():
             "max_num_batched_tokens must be at least max_model_len (64), got 63: a prompt is computed whole in one "
             "step; raise it, or lower max_model_len, or set enable_chunked_prefill=True",
         ),
-        ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold must be non-negative, got -1"),
-        ({"max_num_partial_prefills": 0}, "max_num_partial_prefills must be positive, got 0"),
-        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be positive, got 0"),
     ],
 )
 def test_what_is_refused(given, text):
     with pytest.raises(ValueError) as refused:
         resolved(64, **given)
     assert str(refused.value) == text
-
-
-def test_the_engine_refuses_a_threshold_that_no_prompt_reaches(text_model_folder):
-    with pytest.raises(ValueError, match=r"^long_prefill_token_threshold must be at most max_model_len \(32\), got 40"):
-        make_engine(text_model_folder, enable_chunked_prefill=True, long_prefill_token_threshold=40, max_model_len=32)
 
 
 # Who has it on
@@ -140,34 +124,6 @@ def test_a_prompt_longer_than_the_budget_is_served(oracle: Oracle) -> None:
     assert outputs == [[]] * 9 + [[expected[:i]] for i in range(1, 5)]  # nothing is said before the first token
 
 
-def test_a_prompt_longer_than_any_sequence_is_refused_all_the_same(oracle: Oracle) -> None:
-    engine = chunked_engine(oracle.folder, max_model_len=40, max_num_batched_tokens=10)
-    with pytest.raises(ValueError, match="40"):
-        engine.add_request("r", [1] * 40)
-    assert_idle(engine)
-
-
-def test_who_decodes_gets_a_token_in_every_step_while_a_long_prompt_comes_in(oracle: Oracle) -> None:
-    """And no step has more than the budget of 16 tokens, where without chunks one has 102."""
-    largest = {}
-    for chunks in (True, False):
-        kwargs = {"max_num_batched_tokens": 16} if chunks else {"enable_chunked_prefill": False}
-        engine = chunked_engine(oracle.folder, **kwargs)
-        for name in ("a", "b"):
-            engine.add_request(name, [5, 6, 7], SamplingParams(temperature=0, max_tokens=30))
-        engine.step()
-        engine.add_request("long", [i % 256 for i in range(100)], SamplingParams(temperature=0, max_tokens=1))
-        with counting_forwards(engine) as sizes:
-            done: list[str] = []
-            while "long" not in done:
-                outputs = [output.request_id for output in engine.step()]
-                assert outputs[:2] == ["a", "b"]
-                done += outputs
-        largest[chunks] = max(sizes)
-        assert sum(sizes) == 100 + 2 * len(sizes)
-    assert largest == {True: 16, False: 102}
-
-
 def test_stats_count_the_tokens_of_a_prompt_as_they_come_in(oracle: Oracle) -> None:
     engine = chunked_engine(oracle.folder, max_num_batched_tokens=10, block_size=4)
     engine.add_request("r", [1] * 25, SamplingParams(n=3, max_tokens=2, ignore_eos=True))
@@ -185,19 +141,6 @@ def test_stats_count_the_tokens_of_a_prompt_as_they_come_in(oracle: Oracle) -> N
         (0, 0, 0, 37, 8),
     ]
     assert engine.stats().kv_blocks_used == 0
-
-
-def test_blocks_are_taken_chunk_by_chunk(oracle: Oracle) -> None:
-    engine = chunked_engine(oracle.folder, max_num_batched_tokens=10, block_size=4)
-    engine.add_request("r", [1] * 25, SamplingParams(max_tokens=1))
-    used = []
-    for _ in range(2):
-        engine.step()
-        stats = engine.stats()
-        used.append((stats.kv_blocks_used, stats.kv_tokens_used))
-    assert used == [(3, 10), (5, 20)]
-    engine.abort_request("r")
-    assert_idle(engine)
 
 
 def test_nothing_is_kept_of_the_log_probabilities_of_a_prompt_that_was_aborted(oracle: Oracle) -> None:
@@ -220,16 +163,3 @@ def test_rows_are_handed_out_and_forgotten_with_the_prompts_last_chunk(oracle: O
         engine.step()
         kept.append([len(rows.ranks) for rows in engine.runner.prompt_logprobs._rows.values()])
     assert kept == [[10], [20], [], []]
-
-
-def test_a_full_size_step_is_as_large_as_the_budget(oracle: Oracle) -> None:
-    """10 tokens, where a sequence may have 40: the cache that it is measured with has a block for them, and the null
-    block."""
-    model = chunked_engine(oracle.folder).runner.model
-    sizes: list[tuple[int, int]] = []
-    handle = model.register_forward_pre_hook(lambda module, args: sizes.append((len(args[0]), len(args[2].seq_lens))))
-    limits = SchedulerConfig(max_num_batched_tokens=10, max_num_seqs=8, max_model_len=40, enable_chunked_prefill=True)
-    num_bytes = run_full_step(model, PagedTorchBackend, 16, limits, dtype=torch.float32, device=torch.device("cpu"))
-    handle.remove()
-    assert sizes == [(10, 1)]
-    assert num_bytes == (1 + 1) * 16 * 2 * 2 * 2 * 16 * 4  # tokens, K and V, layers, heads, head size, bytes

@@ -146,39 +146,6 @@ def test_prompt_logprobs_across_chunks(oracle: Oracle, budget: int) -> None:
     oracle.assert_logprobs(output)
 
 
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_prompt_logprobs_of_a_prompt_that_was_preempted_on_its_way(oracle: Oracle, mode: str) -> None:
-    """`a` grows while 16 tokens come in by threes, and takes their blocks when 12 of them are there."""
-    engine = chunked_engine(
-        oracle.folder,
-        max_model_len=24,
-        max_num_batched_tokens=4,
-        num_kv_blocks=6,
-        block_size=4,
-        preemption_mode=mode,
-    )
-    short, long = [5, 6, 7, 8], [i * 11 % 256 for i in range(16)]
-    wanted = SamplingParams(temperature=0, max_tokens=13, logprobs=0, prompt_logprobs=1)
-    engine.add_request("a", short, wanted)
-    engine.step()
-    engine.add_request("long", long, wanted)
-    seq = engine.requests["long"].get_seqs()[0]
-    done: dict[str, RequestOutput] = {}
-    computed_before = computed = 0
-    while engine.stats().preemptions == 0:
-        computed_before = computed
-        engine.step()
-        computed = seq.num_computed_tokens
-    assert computed_before == 12
-    assert seq.get_output_len() == 0
-    while engine.has_unfinished_requests():
-        done |= {output.request_id: output for output in engine.step() if output.finished}
-    for name, prompt in (("a", short), ("long", long)):
-        assert len(done[name].prompt_logprobs or []) == len(prompt)
-        oracle.assert_logprobs(done[name])
-    assert done["long"].outputs[0].token_ids == oracle.greedy(long, 8)  # max_model_len ends it
-
-
 @pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
 def test_a_request_that_takes_the_name_of_one_that_was_aborted_on_its_way(oracle: Oracle, ahead: bool) -> None:
     """Nothing of the first one's rows is left for it, though a chunk of it may still be computed."""

@@ -11,7 +11,6 @@ from folovllm.request import SequenceStatus
 from tests.m5.support import ChunkDesk, preempted_on_the_way
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
-ABORTED = SequenceStatus.FINISHED_ABORTED
 
 
 def test_siblings_stand_aside_while_the_first_is_prefilled():
@@ -125,41 +124,6 @@ def test_siblings_stand_aside_again_when_their_prompt_comes_back_from_the_swap_s
     desk.add("late", 1, max_tokens=1)
     assert desk.step() == {"long": 2, "late": 1}  # nobody behind them has to wait
     assert desk.run() == [{"long": 1}]
-
-
-@pytest.mark.parametrize("steps", [0, 1, 2, 3])
-def test_an_abort_on_the_way_leaves_nothing(steps):
-    desk = ChunkDesk()
-    desk.add("r", 18, n=3, max_tokens=4)
-    desk.add("other", 3, max_tokens=1)
-    for _ in range(steps):
-        desk.step()
-    desk.abort("r")
-    assert set(desk.status("r")) == {ABORTED}
-    desk.scheduler.check_invariants()
-    assert desk.kv.pool.num_used == 0 or steps == 3  # the other's prompt came in beside the last chunk
-    desk.run()
-    assert desk.requests["other"].is_finished()
-
-
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_an_abort_of_a_prompt_that_was_preempted_on_its_way_leaves_nothing(mode):
-    desk = preempted_on_the_way(mode, n=3)
-    desk.abort("long")
-    assert desk.where() == (["a"], [], [])
-    assert desk.kv.swap_pool.num_used == 0
-    desk.run()
-
-
-def test_an_abort_while_the_last_chunk_is_computed_takes_the_siblings_along():
-    desk = ChunkDesk()
-    desk.add("r", 10, n=3, max_tokens=4)
-    desk.step()
-    output = desk.schedule()
-    assert len(output.forks) == 2
-    desk.abort("r")
-    assert desk.update(output) == []
-    desk.run()
 
 
 def test_an_interrupt_on_the_way_begins_the_prompt_anew():

@@ -12,33 +12,45 @@ from tests.m5.support import ChunkDesk, growing_beside_a_long_prompt, preempted_
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
 
+# Settings, the requests (name, prompt, output), and what each step computes of whose prompt.
+PLANS = {
+    "a prompt longer than the budget": ({}, [("a", 18, 2)], [{"a": 8}, {"a": 8}, {"a": 2}, {"a": 1}]),
+    "a last chunk of one token": ({}, [("a", 9, 2)], [{"a": 8}, {"a": 1}, {"a": 1}]),
+    "several prompts share a step": (
+        {}, [("a", 2, 2), ("b", 3, 2), ("c", 5, 2), ("d", 2, 2)],
+        [{"a": 2, "b": 3, "c": 3}, {"a": 1, "b": 1, "c": 2, "d": 2}, {"c": 1, "d": 1}],
+    ),
+    "a budget of one serves one after the other": (
+        {"budget": 1}, [("a", 3, 2), ("b", 2, 1)], [{"a": 1}] * 4 + [{"b": 1}] * 2
+    ),
+    "a threshold leaves room for others": (
+        {"threshold": 3, "partial": 3}, [("x", 7, 1), ("y", 7, 1), ("z", 7, 1)],
+        [{"x": 3, "y": 3, "z": 2}] * 2 + [{"x": 1, "y": 1, "z": 3}],
+    ),
+    "a short prompt is no partial one": (
+        {"threshold": 3}, [("x", 7, 1), ("short", 3, 1)], [{"x": 3, "short": 3}, {"x": 3}, {"x": 1}]
+    ),
+    "none overtakes a long prompt that waits for another": (
+        {"threshold": 3}, [("x", 7, 1), ("long", 7, 1), ("short", 1, 1)],
+        [{"x": 3}, {"x": 3}, {"x": 1, "long": 3, "short": 1}, {"long": 3}, {"long": 1}],
+    ),
+    "without chunks a prompt waits for a step that takes all of it": (
+        {"chunks": False, "budget": 10}, [("a", 4, 2), ("b", 7, 2), ("c", 6, 2)],
+        [{"a": 4}, {"a": 1, "b": 7}, {"b": 1, "c": 6}, {"c": 1}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_steps_are_these(plan):
+    settings, requests, steps = PLANS[plan]
+    desk = ChunkDesk(**settings)
+    for name, prompt, output in requests:
+        desk.add(name, prompt, max_tokens=output)
+    assert desk.run() == steps
+
+
 # One budget
-
-
-def test_a_prompt_longer_than_the_budget_comes_in_over_several_steps():
-    desk = ChunkDesk()
-    desk.add("a", 18, max_tokens=2)
-    assert desk.run() == [{"a": 8}, {"a": 8}, {"a": 2}, {"a": 1}]
-
-
-def test_a_chunk_that_does_not_end_the_prompt_draws_nothing():
-    desk = ChunkDesk()
-    (seq,) = desk.add("a", 18, max_tokens=2).get_seqs()
-    lengths = []
-    while desk.scheduler.has_unfinished_requests():
-        desk.step()
-        lengths.append(seq.get_output_len())
-    assert lengths == [0, 0, 1, 2]
-
-
-def test_a_prompt_whose_last_chunk_is_one_token():
-    desk = ChunkDesk()
-    (seq,) = desk.add("a", 9, max_tokens=2).get_seqs()
-    assert desk.step() == {"a": 8}
-    assert seq.get_output_len() == 0
-    assert desk.step() == {"a": 1}
-    assert seq.get_output_len() == 1
-    assert desk.run() == [{"a": 1}]
 
 
 def test_decodes_come_first_and_prompts_get_what_they_leave():
@@ -69,20 +81,6 @@ def test_the_oldest_prompt_does_not_come_before_the_newest_decode():
         desk.update(output)
 
 
-def test_several_prompts_share_a_step():
-    desk = ChunkDesk()
-    for name, length in (("a", 2), ("b", 3), ("c", 5), ("d", 2)):
-        desk.add(name, length, max_tokens=2)
-    assert desk.run() == [{"a": 2, "b": 3, "c": 3}, {"a": 1, "b": 1, "c": 2, "d": 2}, {"c": 1, "d": 1}]
-
-
-def test_a_budget_of_one_token_serves_one_sequence_after_the_other():
-    desk = ChunkDesk(budget=1)
-    desk.add("a", 3, max_tokens=2)
-    desk.add("b", 2, max_tokens=1)
-    assert desk.run() == [{"a": 1}] * 4 + [{"b": 1}] * 2
-
-
 def test_no_more_sequences_run_than_the_budget_has_tokens():
     desk = ChunkDesk(budget=3, max_num_seqs=8)
     for name in "abcd":
@@ -103,13 +101,6 @@ def test_a_prompt_without_a_token_left_in_a_step_keeps_its_place():
 # Threshold and number of prompts at once
 
 
-def test_a_threshold_leaves_room_for_other_prompts():
-    desk = ChunkDesk(threshold=3, partial=3)
-    for name in "xyz":
-        desk.add(name, 7, max_tokens=1)
-    assert desk.run() == [{"x": 3, "y": 3, "z": 2}] * 2 + [{"x": 1, "y": 1, "z": 3}]
-
-
 def test_so_many_prompts_are_in_the_works_at_once_and_no_more():
     desk = ChunkDesk(threshold=3, partial=2)
     for name in "xyz":
@@ -117,20 +108,6 @@ def test_so_many_prompts_are_in_the_works_at_once_and_no_more():
     assert desk.step() == {"x": 3, "y": 3}
     assert desk.step() == {"x": 3, "y": 3}
     assert desk.step() == {"x": 1, "y": 1, "z": 3}
-
-
-def test_a_short_prompt_is_no_partial_one():
-    desk = ChunkDesk(threshold=3)
-    desk.add("x", 7, max_tokens=1)
-    desk.add("short", 3, max_tokens=1)
-    assert desk.step() == {"x": 3, "short": 3}
-
-
-def test_no_request_overtakes_a_long_prompt_that_has_to_wait_for_another():
-    desk = ChunkDesk(threshold=3)
-    for name, length in (("x", 7), ("long", 7), ("short", 1)):
-        desk.add(name, length, max_tokens=1)
-    assert desk.run() == [{"x": 3}, {"x": 3}, {"x": 1, "long": 3, "short": 1}, {"long": 3}, {"long": 1}]
 
 
 def test_the_threshold_holds_for_who_comes_back_from_a_preemption_as_well():
@@ -166,20 +143,6 @@ def test_a_prompt_that_has_begun_is_not_overtaken_by_those_that_come_later():
         desk.add(f"late{len(took)}", 2, max_tokens=3)
         took.append(desk.step()["long"])
     assert took == [4] * 5
-
-
-def test_a_long_prompt_goes_on_beside_a_stream_of_short_requests():
-    desk = ChunkDesk(budget=4, max_num_seqs=4)
-    for i in range(3):
-        desk.add(f"first{i}", 1, max_tokens=5)
-    desk.step()
-    desk.add("long", 15, max_tokens=1)
-    took = []
-    while not desk.requests["long"].is_finished():
-        desk.add(f"late{len(took)}", 1, max_tokens=4)
-        took.append(desk.step().get("long", 0))
-    assert min(took) > 0
-    assert sum(took) == 15
 
 
 # Blocks
@@ -244,16 +207,6 @@ def test_nobody_is_let_in_where_a_prompt_lacks_a_block():
     assert desk.kv.pool.num_free == 1
     assert [desk.step() for _ in range(4)] == [{"a": 1}] * 4
     assert desk.run() == [{"long": 8, "tiny": 1}]
-
-
-# Off
-
-
-def test_without_chunks_a_prompt_waits_for_a_step_that_takes_all_of_it():
-    desk = ChunkDesk(chunks=False, budget=10)
-    for name, length in (("a", 4), ("b", 7), ("c", 6)):
-        desk.add(name, length, max_tokens=2)
-    assert desk.run() == [{"a": 4}, {"a": 1, "b": 7}, {"b": 1, "c": 6}, {"c": 1}]
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -7,9 +7,7 @@ Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 from __future__ import annotations
 
 import json
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import triton
@@ -17,7 +15,7 @@ import triton
 from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv_fp8
 from folovllm.attention.kernels.tile import padded_head_size, tile_tokens
 from folovllm.layers.kernels import matmul
-from tests.m4.attention_aot import compile_kernel
+from tests.m4.attention_aot import compile_all, compile_kernel
 
 GROUP, BLOCK_SIZE = 2, 16
 BYTES = {"k_ptr": "*fp8e4nv", "v_ptr": "*fp8e4nv"}
@@ -75,11 +73,5 @@ def compile_variant(variant: Variant, cache: dict[str, str] = BYTES) -> dict[str
     return compile_kernel(paged_prefill._paged_prefill, variant.dtype, constants, warps, **cache)
 
 
-def main() -> None:
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        results = dict(zip(map(str, VARIANTS), pool.map(compile_variant, VARIANTS), strict=True))
-    json.dump(results, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    json.dump(compile_all(compile_variant, VARIANTS), sys.stdout)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from folovllm import LLMEngine
-from folovllm.config import SchedulerConfig
 from folovllm.core.block_hash import Digest, digest_sha256
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
@@ -121,39 +120,12 @@ class CachingDesk(ChunkDesk):
         num_swap_blocks: int = 0,
         *,
         budget: int = 64,
-        chunks: bool = True,
-        max_num_seqs: int = 8,
-        max_model_len: int = 64,
-        mode: Any = "auto",
-        policy: Any = "fcfs",
-        threshold: int | None = 0,
-        partial: int = 1,
         digest: Digest = digest_sha256,
-        seed: int | None = None,
+        **more: Any,
     ) -> None:
-        super().__init__(
-            num_blocks,
-            block_size,
-            num_swap_blocks,
-            budget=budget,
-            threshold=threshold,
-            partial=partial,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            seed=seed,
-        )
-        config = SchedulerConfig(
-            budget,
-            max_num_seqs,
-            min(max_model_len, num_blocks * block_size),
-            enable_chunked_prefill=chunks,
-            long_prefill_token_threshold=threshold,
-            max_num_partial_prefills=partial,
-            preemption_mode=mode,
-            policy=policy,
-        )
+        super().__init__(num_blocks, block_size, num_swap_blocks, budget=budget, **more)
         self.kv = KVCacheManager(num_blocks, block_size, num_swap_blocks, enable_prefix_caching=True, digest=digest)
-        self.scheduler = Scheduler(config, self.kv, frozenset([EOS]))
+        self.scheduler = Scheduler(self.limits, self.kv, frozenset([EOS]))
         self.shadow: SaltedShadow = SaltedShadow(block_size)
 
     def add(self, name: str, prompt: int | list[int] = 4, *, salt: str | None = None, **kwargs: Any) -> Request:

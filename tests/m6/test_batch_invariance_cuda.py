@@ -17,11 +17,8 @@ if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
 
 from folovllm.attention.backends.invariant import TritonInvariantBackend
 from folovllm.attention.kernels import paged_prefill
-from folovllm.engine.batch_invariance import invariant_products
 from folovllm.layers.kernels.matmul import linear
-from folovllm.layers.triton_ops import triton_ops
-from folovllm.models.weights import build_model
-from tests.helpers import some, tiny_hf_config
+from tests.helpers import some
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fixed_order")]  # interpreted: some seconds each
 DTYPES = [torch.float32, torch.bfloat16]
@@ -122,40 +119,3 @@ def test_one_tile_placed_by_position_whatever_the_chunk(monkeypatch: pytest.Monk
         paged_prefill.paged_prefill(q, cache, cache, tables, starts, ends, longest, 1.0, batch_invariant=True)
     assert {options[-1] for options in launches.options} == {True}
     assert len(launches.options) == 1
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_models_logits_are_the_same_by_prompt_by_chunk_and_by_decode(dtype: torch.dtype) -> None:
-    ops = triton_ops(invariant_products())
-    model = build_model(tiny_hf_config("qwen3"), 64, dtype, KERNEL_DEVICE, None, seed=0, ops=ops)
-    first = model.attention_layers[0]
-    backend = TritonInvariantBackend(first.num_heads, first.num_kv_heads, first.head_size, first.scale)
-    for layer in model.attention_layers:
-        layer.bind(backend, torch.zeros(backend.kv_cache_shape(8, 16), dtype=dtype, device=KERNEL_DEVICE))
-    tokens = torch.arange(2 * 40, device=KERNEL_DEVICE).view(2, 40) * 7 % 100
-    tables = torch.tensor([[1, 3, 5], [2, 4, 6]], dtype=torch.int32, device=KERNEL_DEVICE)
-
-    def compute(*seqs: tuple[int, int, int]) -> list[torch.Tensor]:
-        """The logits of these parts of the two sequences, when they are one step: [(sequence, first, end)]."""
-        nums = [end - first for _, first, end in seqs]
-        positions = torch.cat([torch.arange(first, end) for _, first, end in seqs]).to(KERNEL_DEVICE)
-        owners = torch.tensor([seq for seq, _, _ in seqs]).repeat_interleave(torch.tensor(nums)).to(KERNEL_DEVICE)
-        metadata = AttentionMetadata(
-            query_start_loc=torch.tensor([0, *nums], device=KERNEL_DEVICE).cumsum(0).int(),
-            seq_lens=torch.tensor([end for _, _, end in seqs], dtype=torch.int32, device=KERNEL_DEVICE),
-            slot_mapping=tables[owners, positions // 16].long() * 16 + positions % 16,
-            block_tables=tables[[seq for seq, _, _ in seqs]],
-            max_query_len=max(nums),
-            max_seq_len=max(end for _, _, end in seqs),
-        )
-        with torch.inference_mode():
-            hidden = model(tokens[owners, positions], positions, metadata)
-            return list(model.compute_logits(hidden).split(nums))
-
-    whole = compute((0, 0, 40))[0]
-    assert whole.isfinite().all()
-    assert torch.equal(torch.cat([compute((0, 0, 13))[0], compute((0, 13, 39))[0], compute((0, 39, 40))[0]]), whole)
-    beside = [compute((0, 0, 21), (1, 0, 40))[0], compute((1, 39, 40), (0, 21, 39))[1]]
-    beside.append(compute((0, 39, 40), (1, 39, 40))[0])
-    assert torch.equal(torch.cat(beside), whole)

@@ -87,11 +87,6 @@ def test_a_found_block_leaves_the_free_list() -> None:
     pool.check_invariants([[1, 2], [1]])
 
 
-def test_a_free_block_that_holds_nothing_cannot_be_shared() -> None:
-    with pytest.raises(ValueError, match="block_id 5 is free"):
-        pool_with("a").touch([5])
-
-
 def test_the_neighbour_is_taken_only_when_nothing_is_lost() -> None:
     pool = BlockPool(6, enable_caching=True)
     used, cached, _ = (pool.get_new_blocks(1)[0] for _ in range(3))
@@ -108,16 +103,6 @@ def test_where_all_are_cached_the_oldest_goes_and_not_the_neighbour() -> None:
     pool.touch([1, 2])
     assert pool.get_new_blocks(1, after=2) == [4]  # 3, the neighbour, is b's beginning
     assert find_chain(pool, "b") == [3]
-
-
-def test_a_block_that_is_handed_out_is_not_found_any_more() -> None:
-    pool = pool_with("a", num_blocks=2)
-    table = pool.get_new_blocks(2)
-    assert sorted(table) == [1, 2]
-    assert find_chain(pool, "a") == []
-    keep_chain(pool, table, "b")
-    pool.free_blocks(reversed(table))
-    assert (find_chain(pool, "a"), find_chain(pool, "b")) == ([], table)
 
 
 def test_a_block_that_nobody_named_goes_back_to_the_front() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from folovllm.core.block_hash import Digest, digest_sha256
 from folovllm.request import Sequence
 from tests.m3.support import TOKEN
-from tests.m6.support import CachingDesk, compute, end, make_manager, make_seq, take_cached
+from tests.m6.support import CachingDesk, end, make_manager, make_seq, take_cached
 
 SIZE = 4
 
@@ -64,16 +64,6 @@ def test_equal_names_of_other_content_are_never_taken_for_each_other(
         if not stays:
             end(kv, alive.pop())
         kv.check_invariants(alive, [])
-
-
-def test_a_name_that_is_taken_leaves_the_second_content_uncached() -> None:
-    kv, first, second = make_manager(digest=one_name), make_seq([1] * 9), make_seq([2] * 9)
-    compute(kv, first)
-    assert compute(kv, second) == 0
-    assert kv.pool.num_cached == 1
-    assert compute(kv, make_seq([1] * 9)) == 4
-    assert compute(kv, make_seq([2] * 9)) == 0
-    assert not set(first.block_ids) & set(second.block_ids)
 
 
 def test_a_weak_name_costs_hits_and_nothing_else() -> None:

@@ -40,8 +40,3 @@ def test_a_batch_is_for_throughput_and_what_is_streamed_for_interactivity(oracle
     streaming = AsyncLLM(**settings)
     assert streaming.engine.config.scheduler_config.max_num_batched_tokens == 256
     asyncio.run(streaming.shutdown())
-
-
-def test_another_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="performance_mode must be .*interactivity.*throughput.*got 'fast'"):
-        SchedulerConfig(performance_mode="fast")  # type: ignore[arg-type]

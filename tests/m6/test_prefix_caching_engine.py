@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import Any
 
 import pytest
@@ -59,15 +58,6 @@ def test_a_second_turn_hits_the_first_turns_question_and_answer(oracle: Oracle) 
     assert ask(engine, third) == (oracle.greedy(third, 8), 28)
 
 
-def test_only_full_blocks_are_found_and_one_token_is_always_computed(oracle: Oracle) -> None:
-    engine = make(oracle)
-    ask(engine, PROMPT[:9], SamplingParams(temperature=0, max_tokens=1))
-    for length, expected in ((4, 0), (5, 4), (8, 4), (9, 8), (10, 8)):
-        with counting_forwards(engine) as sizes:
-            answer, cached = ask(engine, PROMPT[:length], SamplingParams(temperature=0, max_tokens=1))
-        assert (answer, cached, sizes) == (oracle.greedy(PROMPT[:length], 1), expected, [length - expected])
-
-
 def test_outputs_on_the_way_count_as_well_as_the_last_one(oracle: Oracle) -> None:
     engine = make(oracle)
     ask(engine, PROMPT)
@@ -94,18 +84,6 @@ def test_siblings_count_their_prompt_once(oracle: Oracle) -> None:
     ask(engine, PROMPT)
     assert ask(engine, PROMPT, SamplingParams(n=3, top_k=1, max_tokens=8)) == (oracle.greedy(PROMPT, 8), 8)
     assert engine.stats().prefix_cache_queries == 20
-
-
-def test_equal_prompts_that_come_together_use_the_same_blocks_from_the_second_step_on(oracle: Oracle) -> None:
-    engine = make(oracle)
-    for name in "abc":
-        engine.add_request(name, PROMPT, GREEDY)
-    engine.step()
-    assert engine.stats().kv_blocks_used == 2 + 3
-    assert engine.stats().kv_blocks_shared == 2
-    told, _ = run(engine)
-    assert [told[name].outputs[0].token_ids for name in "abc"] == [oracle.greedy(PROMPT, 8)] * 3
-    assert_idle(engine)
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
@@ -136,15 +114,6 @@ def test_a_preempted_sequence_finds_its_own_blocks(oracle: Oracle, ahead: bool) 
 
 
 # Reset
-
-
-def test_an_engine_forgets_when_it_is_told_to(oracle: Oracle) -> None:
-    engine = make(oracle)
-    ask(engine, PROMPT)
-    assert engine.stats().kv_blocks_cached == 4
-    engine.reset_prefix_cache()
-    assert engine.stats().kv_blocks_cached == 0
-    assert [ask(engine, PROMPT)[1] for _ in range(2)] == [0, 8]
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
@@ -218,13 +187,6 @@ def test_without_a_cache_nothing_is_found_or_counted(oracle: Oracle) -> None:
     assert (stats.prefix_cache_queries, stats.prefix_cache_hits, stats.kv_blocks_cached) == (0, 0, 0)
     assert stats.prefix_hit_rate == 0.0
     assert stats.prompt_tokens == 40
-
-
-def test_the_configuration_alone_leaves_it_off(oracle: Oracle) -> None:
-    llm = oracle.make_llm()
-    assert llm.engine.config.cache_config.enable_prefix_caching
-    fields = {field.name: field.default for field in dataclasses.fields(llm.engine.config.cache_config)}
-    assert fields["enable_prefix_caching"] is False
 
 
 # Steps that do not happen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from folovllm import AsyncLLM, EngineConfig, LLMEngine, SamplingParams
+from folovllm import EngineConfig, LLMEngine, SamplingParams
 from folovllm.errors import LogitsNotFiniteError
 from tests.helpers import thinned
 from tests.m1.overflow import BOMB, make_overflow_model
@@ -127,21 +126,3 @@ def test_under_a_random_load_only_those_fail_who_overflow(folder, hf, seed):
         assert BOMB not in prompt
         if wanted.n == 1:
             assert_likely(hf, prompt, said)
-
-
-def test_a_consumer_gets_the_error_and_the_server_goes_on(folder):
-    async def main() -> None:
-        llm = AsyncLLM.from_engine(make(folder))
-
-        async def ask(prompt: list[int]) -> list[int]:
-            return (
-                [output async for output in llm.generate({"prompt_token_ids": prompt}, GREEDY)][-1].outputs[0].token_ids
-            )
-
-        bad, good, again = await asyncio.gather(ask(BAD), ask(GOOD), ask(BAD), return_exceptions=True)
-        assert isinstance(bad, LogitsNotFiniteError)
-        assert isinstance(again, LogitsNotFiniteError)
-        assert len(good) == 5
-        await llm.shutdown()
-
-    asyncio.run(main())

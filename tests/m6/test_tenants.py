@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from folovllm import LLM, SamplingParams
-from folovllm.request import SequenceStatus
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 from tests.m6.test_prefix_caching_engine import PROMPT, ask, make, salted
@@ -23,32 +22,6 @@ def test_salts_keep_tenants_apart(oracle: Oracle) -> None:
     assert ask(engine, salted(secret, "attacker3")) == alone
     assert ask(engine, salted(secret, "victim")) == (oracle.greedy(secret, 8), 12)
     assert ask(engine, secret) == (oracle.greedy(secret, 8), 12)  # the one without a salt has been here, too
-
-
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_two_tenants_never_name_one_block(oracle: Oracle, mode: str) -> None:
-    """Side by side, with forks and under pressure. A block that changes hands has lost its name before."""
-    engine = make(oracle, num_kv_blocks=16, max_model_len=48, preemption_mode=mode)
-    salts = {str(i): ("victim", "attacker", None)[i % 3] for i in range(9)}
-    for name, salt in salts.items():
-        engine.add_request(name, salted(PROMPT, salt), SamplingParams(n=2, top_k=1, max_tokens=10))
-    first: dict[str | None, int] = {}
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            assert all(
-                completion.token_ids == oracle.greedy(PROMPT, 10)[: len(completion.token_ids)]
-                for completion in output.outputs
-            )
-            first.setdefault(salts[output.request_id], output.num_cached_tokens)
-        engine.scheduler.check_invariants()
-        owners: dict[int, set[str | None]] = {}
-        for request in engine.scheduler.running:
-            for seq in request.get_seqs(SequenceStatus.RUNNING):
-                for block_id in seq.block_ids:
-                    owners.setdefault(block_id, set()).add(request.cache_salt)
-        assert all(len(salts_of_block) == 1 for salts_of_block in owners.values())
-    assert first == {"victim": 0, "attacker": 0, None: 0}
-    assert engine.stats().preemptions > 0
 
 
 def test_a_salt_needs_no_token_ids(text_model_folder) -> None:

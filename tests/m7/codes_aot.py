@@ -6,14 +6,12 @@ Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 from __future__ import annotations
 
 import json
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from folovllm.layers.quantization.kernels import linear_codes
 from folovllm.layers.quantization.plan import choose_plan
-from tests.m4.attention_aot import compile_kernel
+from tests.m4.attention_aot import compile_all, compile_kernel
 
 TYPES = {"words_ptr": "*i32", "scale_ptr": "*fp32", "offset_ptr": "*u8", "sums_ptr": "*fp32"}
 OUTS, LINES = 1024, 12  # as Qwen3-0.6B's down
@@ -57,12 +55,6 @@ def compile_sums(splits: int) -> dict[str, Any]:
     return compile_kernel(linear_codes._add_splits_kernel, "bf16", constants, 4, **TYPES)
 
 
-def main() -> None:
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        results = dict(zip(map(str, VARIANTS), pool.map(compile_variant, VARIANTS), strict=True))
-        results |= zip(["sums-2", "sums-8"], pool.map(compile_sums, [2, 8]), strict=True)
-    json.dump(results, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    sums = {f"sums-{splits}": compile_sums(splits) for splits in (2, 8)}
+    json.dump(compile_all(compile_variant, VARIANTS) | sums, sys.stdout)

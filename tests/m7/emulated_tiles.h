@@ -1,4 +1,4 @@
-// The tile instructions of AMX, one plain loop each, for a CPU that lacks them: what tests/m7/test_targets.py compiles
+// The tile instructions of AMX, one plain loop each, for a CPU that lacks them: what tests/m7/test_tiles.py compiles
 // the kernels with. Like the CPU's they know nothing but the shapes that were configured and the addresses.
 
 #pragma once

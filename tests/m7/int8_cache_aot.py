@@ -6,15 +6,13 @@ Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 from __future__ import annotations
 
 import json
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import triton
 
 from folovllm.attention.kernels import store_kv_int8
-from tests.m4.attention_aot import compile_kernel
+from tests.m4.attention_aot import compile_all, compile_kernel
 from tests.m6 import aot
 
 CODES = {"k_ptr": "*i8", "v_ptr": "*i8"}
@@ -37,11 +35,5 @@ def compile_variant(variant: aot.Variant) -> dict[str, Any]:
     return compile_kernel(store_kv_int8._store_kv_int8, variant.dtype, constants, 4, **caches)
 
 
-def main() -> None:
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        results = dict(zip(map(str, VARIANTS), pool.map(compile_variant, VARIANTS), strict=True))
-    json.dump(results, sys.stdout)
-
-
 if __name__ == "__main__":
-    main()
+    json.dump(compile_all(compile_variant, VARIANTS), sys.stdout)

@@ -125,22 +125,6 @@ def test_cpu_attention_is_that_over_the_numbers_that_the_codes_mean(
         assert relative_error(batch.attend(backend), want) < TOLERANCE[dtype], backend.name
 
 
-@pytest.mark.usefixtures("target")
-def test_a_row_has_the_same_bits_in_any_company() -> None:
-    torch.manual_seed(0)
-    batch = Batch(torch.bfloat16, [70, 300, 90], [1, 1, 40], 4, 2, 32, 16)
-    together = batch.attend(CPUInt8Backend)
-    for seq, (start, end, _) in enumerate(batch.metadata.spans):
-        alone = Batch(torch.bfloat16, [1], [1], 4, 2, 32, 16)
-        alone.kv_cache, alone.q = batch.kv_cache, batch.q[start:end]
-        alone.metadata = AttentionMetadata(
-            torch.tensor([0, end - start], dtype=torch.int32), batch.metadata.seq_lens[seq : seq + 1],
-            torch.zeros(end - start, dtype=torch.int64), batch.metadata.block_tables[seq : seq + 1],
-            max_query_len=end - start, max_seq_len=300,
-        )  # fmt: skip
-        assert torch.equal(alone.attend(CPUInt8Backend), together[start:end])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("size", "block_size"), [(16, 4), (24, 6)])
 def test_triton_attention_is_that_over_the_numbers_that_the_codes_mean(

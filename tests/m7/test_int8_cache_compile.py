@@ -3,41 +3,17 @@ codes and scales are on their way while the tiles before them are multiplied."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-import folovllm
+from tests.m4.compiling import Kernels, compiled_by, needs_assembler
 
 pytest.importorskip("triton")
-pytestmark = [
-    pytest.mark.exhaustive,  # some kernels through a compiler
-    pytest.mark.skipif(
-        platform.system() != "Linux" or platform.machine() != "x86_64",
-        reason="NVIDIA's assembler comes with the wheels for Linux on x86-64",
-    ),
-]
-
-Kernels = dict[str, dict[str, Any]]
+pytestmark = [pytest.mark.exhaustive, needs_assembler]  # some kernels through a compiler
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    package, here = Path(folovllm.__file__).parents[1], Path(__file__).parents[2]
-    folder = tmp_path_factory.mktemp("triton")
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    paths = os.pathsep.join(dict.fromkeys([str(package), str(here), *sys.path]))  # the same Triton, too
-    env |= {"PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder)}
-    command = [sys.executable, "-m", f"{__package__}.int8_cache_aot"]
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return compiled_by("tests.m7.int8_cache_aot", tmp_path_factory.mktemp("triton"))
 
 
 def test_no_register_is_spilled_and_an_sm_has_room(compiled: Kernels) -> None:

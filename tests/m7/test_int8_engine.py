@@ -12,13 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from folovllm import LLM, LLMEngine, SamplingParams
-from folovllm.attention.backends.int8 import round_heads
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder
 from tests.m2.support import assert_idle
 from tests.m4.cpu_target import REASON
 from tests.m4.cuda_support import serve
-from tests.m7.rounded_cache import RoundedCache, rounded
+from tests.m7.rounded_cache import RoundedCache
 
 PROMPTS = [[i + 3] * (1 + 5 * (i % 3)) + [9, i] * 3 for i in range(4)]
 SETTINGS: dict[str, Any] = {
@@ -61,13 +60,6 @@ def hugging_face(folder: Path, count: int) -> list[list[int]]:
         )  # fmt: skip
         said.append(out[0, len(prompt) :].tolist())
     return said
-
-
-def test_the_oracle_rounds() -> None:
-    x = torch.randn(5, 16)
-    codes, scales = round_heads(x)
-    assert torch.allclose(rounded(x), codes * scales[:, None], atol=1e-6)
-    assert not torch.allclose(rounded(x), x, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -202,12 +202,6 @@ def test_shards_hold_what_one_file_does(tmp_path, text, monkeypatch):
     assert tokens[0] == tokens[1]
 
 
-def test_an_empty_folder_is_taken(tmp_path, text):
-    (tmp_path / "out").mkdir()
-    quantize(str(model(tmp_path)), tmp_path / "out", Recipe.from_options(group_size=32), text)
-    assert (tmp_path / "out" / "config.json").is_file()
-
-
 def test_layers_are_told_one_by_one(tmp_path, text):
     told = []
     recipe = Recipe.from_options(method="rtn", group_size=32)

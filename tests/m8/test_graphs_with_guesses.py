@@ -16,14 +16,14 @@ from folovllm import LLM, SamplingParams
 from folovllm.engine.step_costs import measure_step_costs
 from folovllm.worker.cuda_graph import CudaGraphs, capture_sizes
 from tests.fake_cuda import FakeCuda
-from tests.helpers import names, some, thinned
+from tests.helpers import names, thinned
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 from tests.m4.test_cuda_graph import copies_are_queued, with_graphs
 from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, asked_greedily, serve, token_ids
 from tests.m8.support import Prophet, guess_always, guessing_engine
 from tests.m8.test_speculation_cuda import PROMPTS, SMALL, folder
-from tests.m8.test_speculation_engine import FEATURES, answers_of, greedy_answers, num_accepted
+from tests.m8.test_speculation_engine import answers_of, greedy_answers, num_accepted
 
 __all__ = ["copies_are_queued", "folder"]
 SIZES = capture_sizes(40)
@@ -41,20 +41,6 @@ def test_greedy_tokens_are_hugging_faces(oracle: Oracle, chunk: str, pressure: s
     assert num_accepted(engine) > (0 if chunk == "7" else 30)
     assert any(size > 2 * num_seqs for num_seqs, size in graphs.replayed) or chunk == "7"  # steps with guesses
     assert_idle(engine)
-
-
-@pytest.mark.parametrize("feature", some(FEATURES, 3))
-def test_other_requests_say_the_same(oracle: Oracle, feature: str) -> None:
-    """The last guess of the longest answer lies at the model's end."""
-    asked = [(prompt, SamplingParams(max_tokens=60 - len(prompt), **FEATURES[feature])) for prompt in ([3], [9] * 7)]
-    options: dict[str, Any] = {"max_model_len": 60, "block_size": BLOCK}
-    plain = serve(guessing_engine(oracle.folder, {}, **options), asked)
-    engine = guessing_engine(oracle.folder, answers_of(plain), **options)
-    graphs = with_graphs(engine, SIZES)
-    guessed = serve(engine, asked)
-    assert token_ids(guessed) == token_ids(plain)
-    assert num_accepted(engine) > 0
-    assert any(size > 2 * num_seqs for num_seqs, size in graphs.replayed)
 
 
 @pytest.mark.exhaustive

@@ -171,24 +171,6 @@ def test_other_ways_to_compute(oracle: Oracle, kwargs: dict[str, Any]) -> None:
     assert num_accepted(engine) > 50
 
 
-def test_an_abort_leaves_nothing_behind(oracle: Oracle) -> None:
-    asked = asked_greedily()
-    engine = guessing_engine(oracle.folder, greedy_answers(oracle, asked), max_model_len=64, block_size=BLOCK)
-    for number, (prompt, params) in enumerate(asked):
-        engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
-    for number in range(len(asked)):
-        engine.step()
-        engine.scheduler.check_invariants()
-        engine.abort_request(str(number))
-    while engine.has_unfinished_requests():
-        engine.step()
-    assert_idle(engine)
-    assert token_ids(serve(engine, asked)) == [[oracle.greedy(prompt, params.max_tokens)] for prompt, params in asked]
-    assert engine.runner.speculation is not None
-    engine.step()
-    assert {f"{number}-0" for number in range(len(asked))} <= set(engine.runner.speculation.proposer.forgotten)  # type: ignore[attr-defined]
-
-
 def test_a_step_that_fails_starts_over(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt while guesses are checked: nothing that was drawn stays, and the next answers are right."""
     asked = asked_greedily()
@@ -268,6 +250,7 @@ def test_nothing_is_left_of_a_storm(oracle: Oracle) -> None:
             num_aborted += 1
     assert num_right + num_aborted == 500
     assert num_aborted > 50
+    assert engine.runner.speculation.proposer.forgotten  # the proposer heard of those who left
     assert engine.stats().preemptions > 50
     assert_idle(engine)
     engine.add_request("last", {"prompt_token_ids": [7]}, SamplingParams(max_tokens=1))

@@ -192,14 +192,6 @@ def test_the_way_ends_at_a_conflict_and_goes_on_from_there_once_it_is_solved(
     assert carry(root)[0] == []
 
 
-def test_the_way_down_goes_on_from_a_solved_conflict_too(root: Path) -> None:
-    put(root, ROOT, words("good morning"))
-    write(root, *carry(root))
-    assert "<<<<<<< milestones/m2" in version(root, 2)
-    put(root, 2, words("good morning", limit=9))
-    assert outcomes(carry(root)[0]) == [(0, "waiting"), (1, "conflict"), (2, "changed"), (ROOT, "unchanged")]
-
-
 def test_a_conflict_solved_at_the_root_is_the_end_of_the_way_up(root: Path) -> None:
     put(root, 2, words("good evening"))
     write(root, *carry(root))

@@ -68,11 +68,6 @@ def test_tag_refuses_a_head_with_problems(repository: Path, capsys: pytest.Captu
     assert git(repository, "tag", "--list") == b""
 
 
-def test_checkout_says_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["checkout", "m0", str(tmp_path / "out")]) == 0
-    assert "M0: Ground: 7 files in" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("place", "text"),
     [

@@ -93,8 +93,31 @@ def test_an_exact_path_beats_a_pattern():
     assert (owners["folovllm/wheel.py"], owners["folovllm/engine.py"]) == ([0], [1])
 
 
-def test_steps_in_order_are_no_problem():
-    assert problems() == []
+def test_notes_and_figures_have_a_step_behind_the_others():
+    pages = {f"docs/{path}": "# An engine\n" for path in ("en/m1/a.md", "zh/m1/index.md", "en/m1/index.md")}
+    spec = FILES[SPEC].replace("notes = []", 'notes = ["docs/*/m1/**"]')
+    made = course(**{SPEC: spec, **pages})
+    first, second, last = stages(made, made.get("m1"))
+    assert (last.paths, last.lines, last.is_last) == (sorted(pages), 0, True)
+    assert last.message.startswith("M1.3 Explain it in notes\n")
+    assert "Read first: docs/en/m1/index.md\nSee it: python -m pytest\n\nM1: Engine. It runs." in last.message
+    assert second.tree.keys() == last.tree.keys() - pages.keys()
+    assert (first.has_all_code, second.has_all_code, second.is_last) == (False, True, False)
+    assert step_problems(made, made.get("m1")) == []
+
+
+def test_a_step_counts_the_lines_that_the_tree_before_does_not_have():
+    first, last = stages(course(), course().get("m1"))
+    assert first.lines == 7  # wheel.py 2, its test 5
+    assert last.lines == 11  # engine.py 5, its test 5, and the changed line of __init__.py
+
+
+def test_a_step_too_long_to_be_read_at_a_sitting_is_a_problem():
+    def wheel(lines: int) -> dict[str, str]:
+        return {"folovllm/wheel.py": "def turn():\n    return 1\n" + "# round\n" * (lines - 2)}
+
+    assert problems(**wheel(1_495)) == []  # and 5 of its test
+    assert problems(**wheel(1_496)) == ["step 1: must bring at most 1,500 lines of code and tests, got 1,501"]
 
 
 def test_a_file_of_two_steps_is_a_problem():
@@ -130,23 +153,11 @@ def test_an_import_of_a_later_step_is_a_problem():
     ]
 
 
-def test_what_does_not_resolve_is_told_once_at_the_step_that_brings_it():
+def test_what_does_not_resolve_is_named_once_at_the_step_that_brings_it():
     lost = "from folovllm.nowhere import it\n"
     assert problems(**{"folovllm/wheel.py": lost, "tests/m1/test_wheel.py": ALONE}) == [
         "step 1: folovllm/wheel.py imports folovllm.nowhere, which is not there yet"
     ]
-
-
-def test_an_import_of_a_name_that_only_the_later_version_has_is_a_problem():
-    needs = "from folovllm.base import Base, Later\n\n\ndef turn():\n    return 1\n"
-    found = problems(
-        **{
-            "folovllm/wheel.py": needs,
-            "milestones/m0/folovllm/base.py": "class Base: ...\n",
-            "folovllm/base.py": "class Base: ...\n\n\nclass Later: ...\n",
-        }
-    )
-    assert found == ["step 1: folovllm/wheel.py imports Later from folovllm.base, which does not have it yet"]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +170,7 @@ def test_an_import_of_a_name_that_only_the_later_version_has_is_a_problem():
         ("files = []", "files = []\nrest = 1", "step 2: rest must be true or false"),
         ('read = ["folovllm/wheel.py"]', "read = []", "step 1: read must name the file to read first"),
         ('tests = ["tests/m1/test_engine.py"]', 'tests = ["m1/x.py"]', "step 2: tests must begin with tests/"),
+        ("files = []", 'files = ["docs/en/m1/a.md"]', "step 2: files must not begin with docs/"),
         ("tests = [", "rest = true\ntests = [", "only one step may have rest = true"),
     ],
 )
@@ -218,7 +230,7 @@ def test_a_step_that_does_not_stand_by_itself_is_told(root: Path, changes: dict[
 def test_show_lists_the_steps(root: Path, capsys):
     assert cli.main(["show", "m1"], root) == 0
     printed = capsys.readouterr().out
-    assert "M1.1  A wheel turns  (2 files)" in printed
+    assert "M1.1  A wheel turns  (2 files, 7 lines of code and tests)" in printed
     assert "see it: python -m pytest tests/m1/test_wheel.py" in printed
     (root / "milestones/dormant.toml").unlink()  # this course has no Base with one child
     assert cli.main(["verify", "--static"], root) == 0

@@ -9,8 +9,6 @@ at most, how another client's answer compares with its usual time, and how much 
 from __future__ import annotations
 
 import json
-import os
-import re
 import statistics
 import subprocess
 import sys
@@ -24,6 +22,7 @@ import httpx
 
 from folovllm.sample.structured.grammars import MAX_FORM_CHARS
 from folovllm.serving.openai.limits import BodyLimits
+from tests.serve.support import program
 
 MOST = BodyLimits()
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
@@ -252,19 +251,9 @@ class Served:
 
 @contextmanager
 def served(*options: str) -> Iterator[Served]:
-    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--trust-request-chat-template", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "400"}) as process:
-        assert process.stderr is not None
-        try:
-            address = None
-            while address is None:
-                line = process.stderr.readline()
-                assert line, "the server ended before it listened"
-                address = re.search(r"http://[\d.:]+", line)
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            yield Served(address[0], process)
-        finally:
-            process.terminate()
+    with program("--trust-request-chat-template", *options) as (url, process):
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # type: ignore[union-attr]
+        yield Served(url, process)
 
 
 @dataclass

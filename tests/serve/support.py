@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,6 +54,20 @@ def running(
         server.config.app = LateAnswers(app)
         with server.in_thread(listener):
             yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", app, llm, server)
+
+
+@contextmanager
+def program(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`folovllm serve` in a process, once it listens: its address, and the process with the rest of what it says."""
+    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "400"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        try:
+            addresses = (re.search(r"http://[\d.:]+", line) for line in process.stderr)
+            yield next(found for found in addresses if found)[0], process
+        finally:
+            process.terminate()
 
 
 def wait_for(reached: Callable[[], bool], seconds: float = 600) -> None:

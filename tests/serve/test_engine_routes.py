@@ -85,21 +85,6 @@ def test_the_server_tells_how_it_is_set_up(server: Running) -> None:
     assert tokenizer["vocab_size"] == len(server.llm.engine.tokenizer)
     assert tokenizer["chat_template"] == server.llm.engine.tokenizer.chat_template
     assert tokenizer["tool_call_parser"] is None
-    assert httpx.get(f"{server.url}/ping").status_code == 200
-    assert httpx.get(f"{server.url}/load").json() == {"server_load": 0}
-
-
-def test_the_prefix_cache_forgets_when_it_is_told(server: Running) -> None:
-    ask = {"prompt": "Once upon a time there was a cat " * 9, "max_tokens": 1}
-
-    def cached() -> int:
-        answer = httpx.post(f"{server.url}/v1/completions", json=ask, timeout=600).json()
-        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
-
-    cached()
-    assert cached() > 0
-    assert httpx.post(f"{server.url}/reset_prefix_cache").json() == {}
-    assert cached() == 0
 
 
 @pytest.mark.parametrize("value", ["http://a.example", "[1]", "{}"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ from folovllm.entrypoints.cli.main import main
 from folovllm.serving import command, mp_client
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
-from tests.serve.support import Running, running, wait_for
-from tests.serve.test_mp_client import ENGINE, has_ended
+from tests.serve.support import Running, program, running, wait_for
+from tests.serve.test_mp_client import ENGINE, engine_of, has_ended
 
 
 def test_a_snapshot_of_a_stopped_engine_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,14 +34,8 @@ def test_a_snapshot_of_a_stopped_engine_has_an_end(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for a process as Linux shows it")
 def test_a_second_signal_ends_a_stopped_engine_too() -> None:
-    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--num-kv-blocks", "64"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "400"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        said = next(line for line in process.stderr if "serves" in line)
-        url = next(word for word in said.split() if word.startswith("http://"))
-        started = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        (engine,) = (pid for pid in started if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    with program("--num-kv-blocks", "64") as (url, process):
+        engine = engine_of(process)
         ask = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{url}/v1/completions", json=ask, timeout=600) as answer:
             next(answer.iter_lines())
@@ -52,8 +44,8 @@ def test_a_second_signal_ends_a_stopped_engine_too() -> None:
             process.send_signal(signal.SIGTERM)
             wait_for(lambda: _is_draining(f"{url}/health"))
             process.send_signal(signal.SIGTERM)
-            process.stderr.read()
-            assert process.wait(600) == 128 + signal.SIGTERM
+            process.communicate(timeout=600)
+            assert process.returncode == 128 + signal.SIGTERM
     wait_for(lambda: has_ended(engine))
 
 

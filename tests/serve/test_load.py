@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -19,7 +17,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from folovllm.serving.openai import streams
-from tests.serve.support import Running, first_tokens_only, running, wait_for
+from tests.serve.support import Running, first_tokens_only, program, running, wait_for
 
 LONG: dict[str, Any] = {"max_tokens": 200, "extra_body": {"ignore_eos": True}}
 
@@ -166,36 +164,21 @@ def test_ending_finishes_what_runs_and_takes_nothing_more() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_kill_under_load_answers_every_request_that_runs() -> None:
     """The program itself, told to end while eight requests run: all eight are answered whole, and it exits with 0."""
-    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--num-kv-blocks", "1024"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        line = next(line for line in process.stderr if "serves" in line)
-        found = re.search(r"http://[\d.:]+", line)
-        assert found is not None
+    with program("--num-kv-blocks", "1024") as (url, process):
         body = {"prompt": "a private prompt", "max_tokens": 300, "ignore_eos": True}
-        answers: list[httpx.Response] = []
-
-        def ask() -> None:
-            answers.append(httpx.post(f"{found.group()}/v1/completions", json=body, timeout=600))
-
-        threads = [threading.Thread(target=ask) for _ in range(8)]
-        for thread in threads:
-            thread.start()
 
         def all_have_come() -> bool:
             """Those that run, and those that have been answered."""
-            text = httpx.get(f"{found.group()}/metrics").text
+            text = httpx.get(f"{url}/metrics").text
             counts = re.findall(r"^folovllm:(?:num_requests_running|request_success_total){.*} (.*)$", text, re.M)
             return sum(map(float, counts)) == 8
 
-        try:
+        with ThreadPoolExecutor(8) as threads:
+            asked = [threads.submit(httpx.post, f"{url}/v1/completions", json=body, timeout=600) for _ in range(8)]
             wait_for(all_have_come)
-        finally:
             process.send_signal(signal.SIGTERM)
-        for thread in threads:
-            thread.join()
-        rest = process.stderr.read()
-        assert process.wait() == 0
+            answers = [each.result() for each in asked]
+        _, said = process.communicate()
+        assert process.returncode == 0
     assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [300] * 8
-    assert "private" not in line + rest
+    assert "private" not in said

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +21,7 @@ from folovllm.engine.snapshots import Load
 from folovllm.errors import ModelLoadError
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
-from tests.serve.support import Running, advance_unless_all_have_begun, running, wait_for
+from tests.serve.support import Running, advance_unless_all_have_begun, program, running, wait_for
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 4}
 LONG: dict[str, Any] = {"max_tokens": 300, "extra_body": {"ignore_eos": True}}
@@ -246,17 +243,17 @@ def test_a_name_in_use_is_refused_and_the_first_request_of_that_name_goes_on() -
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for a process as Linux shows it")
 def test_a_server_that_is_killed_leaves_no_engine_behind() -> None:
-    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--num-kv-blocks", "64"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        assert any("serves" in line for line in process.stderr)
-        started = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        engines = [pid for pid in started if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        assert len(engines) == 1
-        process.send_signal(signal.SIGKILL)
-        process.stderr.read()  # until all who write there have ended
-    wait_for(lambda: not Path(f"/proc/{engines[0]}/cmdline").exists() or has_ended(engines[0]))
+    with program("--num-kv-blocks", "64") as (_, process):
+        engine = engine_of(process)
+        process.kill()
+        process.communicate()  # until all who write there have ended
+    wait_for(lambda: has_ended(engine))
+
+
+def engine_of(process: subprocess.Popen[str]) -> str:
+    started = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (engine,) = (pid for pid in started if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return engine
 
 
 def has_ended(pid: str) -> bool:

@@ -68,14 +68,6 @@ def test_a_stream_of_several_with_log_probabilities_is_the_answer_in_pieces(pair
     assert tokens == [choice.logprobs.tokens for choice in whole.choices]
 
 
-def test_a_form_holds_on_a_replica_too(pair: tuple[Running, LocalFleet]) -> None:
-    server, _ = pair
-    answer = server.client().completions.create(
-        model="embedded", prompt="A pet:", extra_body={"structured_outputs": {"choice": ["cat", "dog"]}}
-    )
-    assert answer.choices[0].text in ("cat", "dog")
-
-
 def test_what_is_wrong_is_refused_before_a_replica_hears_of_it(pair: tuple[Running, LocalFleet]) -> None:
     server, fleet = pair
     fleet.asked.clear()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,31 +11,20 @@ import pytest
 
 from folovllm.entrypoints.cli.main import main
 from folovllm.tracing.reader import Trace, read_trace
+from tests.serve.support import program
 
 SECRET = "a private prompt"
-SERVE = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--num-kv-blocks", "64"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def url_of(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    found = re.search(r"http://[\d.:]+", next(line for line in process.stderr if "serves" in line))
-    assert found is not None
-    return found.group()
 
 
 def serve_and_ask(path: Path, *options: str, how: signal.Signals) -> None:
     """A server with three requests of 5 tokens, two of them answers to one prompt; then the signal."""
-    command = [*SERVE, "--trace", str(path), *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
-        assert process.stderr is not None
-        url = url_of(process)
+    with program("--num-kv-blocks", "64", "--trace", str(path), *options) as (url, process):
         for count in (1, 2):
             body = {"prompt": SECRET, "max_tokens": 5, "ignore_eos": True, "n": count}
             httpx.post(f"{url}/v1/completions", json=body, timeout=600).raise_for_status()
         process.send_signal(how)
-        process.stderr.read()
-        assert process.wait() == (0 if how is signal.SIGTERM else -how)
+        process.communicate()
+        assert process.returncode == (0 if how is signal.SIGTERM else -how)
 
 
 def drawn(trace: Trace) -> int:
@@ -76,13 +62,11 @@ def test_the_engine_of_a_server_that_is_killed_ends_its_trace(tmp_path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk without room, as Linux has it")
 def test_a_trace_that_lacks_its_end_ends_the_program_with_an_error() -> None:
-    command = [*SERVE, "--trace", "/dev/full"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
-        assert process.stderr is not None
-        httpx.get(f"{url_of(process)}/health").raise_for_status()
+    with program("--num-kv-blocks", "64", "--trace", "/dev/full") as (url, process):
+        httpx.get(f"{url}/health").raise_for_status()
         process.send_signal(signal.SIGTERM)
-        said = process.stderr.read()
-        assert (process.wait(), "error: trace must" in said, "traced:" in said) == (2, True, False)
+        _, said = process.communicate()
+        assert (process.returncode, "error: trace must" in said, "traced:" in said) == (2, True, False)
 
 
 def test_what_cannot_be_traced_is_refused(tmp_path, capsys) -> None:
@@ -90,5 +74,5 @@ def test_what_cannot_be_traced_is_refused(tmp_path, capsys) -> None:
         (["--trace", str(tmp_path)], "error: trace must be a file"),
         (["--trace-texts"], "error: --trace-texts must be given with a trace"),
     ):
-        assert main([*SERVE[3:], *options]) == 2
+        assert main(["serve", *options]) == 2
         assert message in capsys.readouterr().err

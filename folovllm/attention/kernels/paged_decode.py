@@ -139,7 +139,7 @@ def _merge(
 
 
 def decode_warps(group_pad: int, head_pad: int, element_size: int, from_8_bits: bool = False) -> int:
-    """Float32 stands in the threads' registers to be multiplied: more than 16 rows of it want those of twice as many
+    """Float32 is multiplied from the threads' registers: more than 16 rows of it need the registers of twice as many
     threads. So do 16 rows of the largest heads where K and V are converted from 8 bits, which takes registers too."""
     return 8 if element_size > 2 and (group_pad > 16 or (from_8_bits and head_pad > 128)) else 4
 

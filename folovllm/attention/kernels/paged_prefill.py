@@ -22,7 +22,7 @@ H200's matrix units (790 TFLOP/s) and its memory (4.3 TB/s) are balanced. But th
 time and read the same keys. So most of these bytes come out of the L2 cache, and the kernel waits for arithmetic.
 
 Tiles, for 16 bits and heads of 128: q 32 KB, and K and V of 64 tokens 32 KB. Of these there are three, for the matrix
-units read them where they lie: one is multiplied while two are on their way. 128.5 KB of an SM's 227 KB of shared
+units read them there: one is multiplied while two are on their way. 128.5 KB of an SM's 227 KB of shared
 memory, block numbers included. acc and the scores are 64 + 32 KB of float32, in
 registers: 8 warps hold them in some 185 registers a thread, so an SM has room for one program. Fewer rows than 64 would
 not use Hopper's wide matrix instruction (64 rows for four warps), so smaller tiles are for short chunks alone, which
@@ -138,7 +138,7 @@ def paged_prefill(
 ) -> torch.Tensor:
     """Causal attention of q [num_tokens, num_heads, head_size], the sequences' queries one after the other.
 
-    Query j of a sequence with m queries and n keys sits at position n - m + j and sees keys 0 .. n - m + j.
+    Query j of a sequence with m queries and n keys is at position n - m + j and sees keys 0 .. n - m + j.
 
     q and out may be strided views, contiguous inside a head; their dtype may differ from the cache's.
     key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,

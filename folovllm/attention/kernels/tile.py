@@ -94,7 +94,7 @@ def product_size(q: torch.Tensor, key_cache: torch.Tensor) -> int:
 def wants_small_tiles(device: torch.device) -> bool:
     """Whether `device` is smaller than a Hopper GPU (compute capability 9.0, and 10.x). Those of 8.6, 8.9 and 12.x give
     a program 99 KiB of shared memory, where Hopper gives 227. And all but these two lack the matrix instruction that
-    reads shared memory: what it would read stands in registers, of which there are as many."""
+    reads shared memory: its operands are in registers instead, of which there are no more."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] not in (9, 10)
 
 

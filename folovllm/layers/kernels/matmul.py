@@ -1,8 +1,8 @@
 """linear: y = x @ weight.T + bias, each row summed in the same order however many there are.
 
-A library chooses a kernel by the number of rows, and with few rows splits the sum: other company, other last bits. Here
-the tiles are fixed. A number of the result is one chain of tl.dot over BLOCK_K columns at a time, from the first to the
-last, made by one program with the same code for every batch:
+A library chooses a kernel by the number of rows, and with few rows splits the sum: so the last bits change with the
+batch. Here the tiles are fixed. A number of the result is one chain of tl.dot over BLOCK_K columns at a time, from the
+first to the last, made by one program with the same code for every batch:
 
     program (rows, columns)    acc [BLOCK_M, BLOCK_N] = 0
                                for k in 0, BLOCK_K, ..:  acc += x[rows, k..] @ weight[columns, k..].T

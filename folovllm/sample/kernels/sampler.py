@@ -22,7 +22,7 @@ So a logit costs a maximum, an exponential and a sum; noise is computed for 2,04
 before it uses any. Nothing but the token leaves the program: no sorted copy, no probabilities, no mask.
 
 The noise depends on three numbers only: the row's seed, the row's offset (which of its tokens is drawn), and the stripe
-or the token. Tiles and order of summation are the same for every batch. So a row draws the same token in any company,
+or the token. Tiles and order of summation are the same for every batch. So a row draws the same token in any batch,
 and inside of a CUDA graph, where a generator with a state could not be used.
 
 vLLM: v1/sample/ops/topk_topp_triton.py (the filters), v1/worker/gpu/sample/gumbel.py (the noise)
@@ -84,7 +84,7 @@ def noise(seed, offset, number, race):
 
 @triton.jit
 def _is_dropped(x, column, cut, last):
-    """Kept is what lies above `cut`, and of what equals it the columns up to `last`. NaN is kept: it must be seen."""
+    """Kept is what is above `cut`, and of what equals it the columns up to `last`. NaN is kept: it must be seen."""
     above = value_of(key_of(cut, 0) + 1, 0)  # the next number
     return x < tl.where(column > last, above, cut)
 
@@ -244,8 +244,8 @@ def sample(
     out: Tensor | None = None,
     kept: Tensor | None = None,
 ) -> Tensor:
-    """One token id for each row of `logits` [b, vocab], on the device: [b] int64, and no host sync. NOT_FINITE stands
-    for a token where the logits hold NaN or +inf, or nothing but -inf.
+    """One token id for each row of `logits` [b, vocab], on the device: [b] int64, and no host sync. It is NOT_FINITE
+    where the logits hold NaN or +inf, or nothing but -inf.
 
     filters: temperature 0 is the argmax, the first of the largest.
     seeds, offsets: integers [b] each. Rows with the same pair have the same noise. `seeds` may be expanded.

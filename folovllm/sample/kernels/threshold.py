@@ -1,6 +1,6 @@
 """Where a row is cut: the search for a threshold by counting and summing, without a sort.
 
-A sort would tell more than is asked. Top-k and top-p only need the one value that divides the kept tokens from the
+A sort would find more than is asked. Top-k and top-p only need the one value that divides the kept tokens from the
 rest, and whether a value is too low can be seen by counting (or summing the weights of) what lies above it. So: a
 bracket around the threshold, a few pivots in it, one pass over the row for all of them, and a bracket a fifth as wide.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from folovllm.engine.stream import check_can_stream
+from folovllm.outputs import check_can_stream
 from folovllm.sampling_params import SamplingParams
 from folovllm.serving.openai.bodies import check_json
 from folovllm.serving.openai.protocol import Sampling

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 # The name of the small model that ships inside the package, and what `model=None` means.
 EMBEDDED_MODEL = "embedded"
 
-# Fields that are checked, and read by a later milestone.
-UNREAD = ("enable_prefix_caching",)
+# Fields that this engine does not support yet: only their defaults are accepted.
+UNSUPPORTED = ("enable_prefix_caching",)
 
 # The spellings a user may give, and torch's own name for each.
 _DTYPES = {
@@ -198,12 +198,12 @@ class EngineConfig:
         self.model_config = replace(self.model_config, max_model_len=value)
         self.scheduler_config = replace(self.scheduler_config, max_model_len=value)
 
-    def refuse_unread(self) -> None:
-        """Raises NotImplementedError: a field that nothing reads yet is not at its default."""
+    def refuse_unsupported(self) -> None:
+        """Raises NotImplementedError: a field of UNSUPPORTED is not at its default."""
         for layer in (self.cache_config, self.scheduler_config):
             for part in fields(layer):
                 value = getattr(layer, part.name)
-                if part.name in UNREAD and value != part.default:
+                if part.name in UNSUPPORTED and value != part.default:
                     raise NotImplementedError(f"{part.name} is not supported yet, got {value!r}")
 
     @classmethod

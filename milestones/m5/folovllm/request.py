@@ -7,7 +7,7 @@ moves along a table and nowhere else; a Request's status is derived from its seq
        ▲          │ ▲
        └──────────┘ └─▶ SWAPPED
 
-vLLM: v1/request.py (and v0's sequence.py)
+vLLM: v1/request.py (and v0's sequence.py), v1/core/sched/utils.py (check_stop)
 """
 
 from __future__ import annotations
@@ -186,6 +186,29 @@ class Sequence:
             cumulative_logprob=self.cumulative_logprob,
             stop_reason=self.stop_reason,
         )
+
+
+def check_stop(seq: Sequence, eos_token_ids: frozenset[int], max_model_len: int) -> SequenceStatus | None:
+    """The finished status that the newest token of `seq` brings about, or None if it goes on.
+
+    Stop strings need text: engine/output_processor.py finds them. A stop token counts before the length: a sequence
+    whose last allowed token is EOS ends with "stop". Sets seq.stop_reason to the token id when it was one of
+    stop_token_ids; for EOS it stays None.
+    """
+    params, output = seq.sampling_params, seq.data.output_token_ids
+    num_output = len(output)
+    if num_output >= params.min_tokens:
+        token_id = output[-1]
+        if not params.ignore_eos and token_id in eos_token_ids:
+            return SequenceStatus.FINISHED_STOPPED
+        if token_id in (params.stop_token_ids or ()):
+            seq.stop_reason = token_id
+            return SequenceStatus.FINISHED_STOPPED
+    if params.max_tokens is not None and num_output >= params.max_tokens:
+        return SequenceStatus.FINISHED_LENGTH_CAPPED
+    if seq.data.num_prompt_tokens + num_output >= max_model_len:
+        return SequenceStatus.FINISHED_LENGTH_CAPPED
+    return None
 
 
 @dataclass(slots=True, eq=False)

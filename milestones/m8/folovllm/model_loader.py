@@ -1,4 +1,4 @@
-"""Decide how to hold a model, and load Hugging Face's own implementation of it.
+"""Decides a model's device, dtype and length, and loads Hugging Face's own implementation of it.
 
 What the loaded model is for: it is the oracle. Every other way to compute the same tokens is compared with it.
 

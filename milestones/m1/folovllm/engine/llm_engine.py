@@ -18,16 +18,14 @@ from typing import Any
 
 from folovllm.attention.backends.dense import DenseBackend
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from folovllm.core.stop import check_stop
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
-from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.models.weights import build_model, weights_folder
-from folovllm.outputs import RequestOutput
-from folovllm.request import Request, SequenceStatus
+from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
+from folovllm.request import Request, SequenceStatus, check_stop
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_str, wrong
 from folovllm.utils.common import set_random_seed
@@ -49,7 +47,7 @@ class LLMEngine:
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
-        config.refuse_unread()
+        config.refuse_unsupported()
         set_random_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)

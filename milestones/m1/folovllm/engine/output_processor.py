@@ -53,15 +53,15 @@ class SequenceOutput:
             if ended is not None:
                 added += self.detokenizer.finish()
         self.text += added
-        # A run of bytes waits, but a stop in it stops: Llama 2's newline is such a byte.
+        # A run of bytes is held back, but a stop string in it ends the sequence: Llama 2's newline is such a byte.
         waiting = self.detokenizer.finish() if self.stops and ended is None and self.detokenizer.in_run else ""
         # As for EOS, the first token that may end the sequence is the one after min_tokens.
         may_stop = self.stops and (added or waiting) and not ended_by_token
         may_stop = may_stop and self.seq.get_output_len() > self.params.min_tokens
-        said, self.text = self.text, self.text + waiting
+        complete, self.text = self.text, self.text + waiting
         if may_stop and self._cut_at_stop(len(added + waiting)):
             return SequenceStatus.FINISHED_STOPPED
-        self.text = said
+        self.text = complete
         return ended
 
     def _cut_at_stop(self, num_added: int) -> bool:

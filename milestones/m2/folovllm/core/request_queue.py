@@ -63,5 +63,5 @@ class RequestQueue:
         return entry is not None and entry[1] is request
 
     def __iter__(self) -> Iterator[Request]:
-        """In line order; sorts, so it is for looking and not for stepping."""
+        """In line order; it sorts, which is too slow for every step."""
         return (request for _, request in sorted(self._entries.values(), key=lambda entry: entry[0]))

@@ -22,8 +22,7 @@ from itertools import count
 from folovllm.config import SchedulerConfig
 from folovllm.core.request_queue import Key, RequestQueue
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.stop import check_stop
-from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.request import Request, Sequence, SequenceStatus, check_stop
 
 
 class Scheduler:
@@ -118,7 +117,7 @@ class Scheduler:
             self.waiting.remove(request)
 
     def _end(self, seq: Sequence, status: SequenceStatus) -> None:
-        """A sequence's own side of its end; where its request stands is the caller's business."""
+        """End a sequence; the lines of its request are the caller's business."""
         if seq.status is SequenceStatus.RUNNING:
             heapq.heappush(self._free_slots, seq.block_ids.pop())
             self.num_running_seqs -= 1

@@ -103,7 +103,7 @@ class InputProcessor:
 
     def _tokenize_bad_words(self, words: list[str]) -> list[list[int]]:
         """Each word as it is tokenised at the start of a text and after a space: both must be kept out. One that begins
-        with a space, or a line break, is banned as it is: what stands before it is no part of it.
+        with a space, or a line break, is banned as it is: a space before it is no part of it.
 
         Prompts that come together have the same words, so the newest are kept."""
         if self.tokenizer is None:
@@ -123,7 +123,7 @@ def _is_list(value: object) -> bool:
 
 
 def check_bounds(params: SamplingParams, config: EngineConfig) -> None:
-    """What any request may ask for, the engine's owner decides: a log-probability costs a dict entry per token, a
+    """Whoever starts an engine limits what a request may ask for: a log-probability costs a dict entry per token, a
     sequence costs rows, blocks and text. One request could hold up all the others.
 
     Raises:

@@ -16,7 +16,7 @@ WINDOW_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """One look at the engine.
+    """A snapshot of the engine.
 
     `running` and `waiting` count requests, `running_seqs` sequences: the rows of the batch. `kv_tokens_used` of
     `kv_tokens_reserved` is what the running sequences fill of the cache that was set aside for them.

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from folovllm.config import EngineConfig
 from folovllm.engine.chat_messages import chat_to_prompt
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import RequestOutput
@@ -37,7 +37,7 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **kwargs: Any) -> None:
-        self.engine = LLMEngine(config_for_llm(model, **kwargs))
+        self.engine = LLMEngine(EngineConfig.from_kwargs(model=model, **kwargs))
         self._request_ids = count()
 
     def get_tokenizer(self) -> Any:

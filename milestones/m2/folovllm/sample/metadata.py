@@ -5,7 +5,7 @@
     full       the whole vocabulary, in no order         temperature alone
 
 Built once for a sequence, used for each of its steps. How a row is sampled follows from its own parameters alone: so a
-seeded row draws the same tokens in any company.
+seeded row draws the same tokens in any batch.
 
 vLLM: v1/sample/metadata.py
 """
@@ -25,7 +25,7 @@ from folovllm.sample.row import SamplingRow
 
 
 class SamplingGroup(NamedTuple):
-    """The way a row is sampled. Rows of the same way can be computed together."""
+    """How a row is sampled. Rows with equal groups can be computed together."""
 
     path: str
     width: int

@@ -117,7 +117,7 @@ class InputBatch:
         return StepInputs(input_ids, positions_on_device, metadata, rows, num_new, last)
 
     def advance(self, inputs: StepInputs, token_ids: np.ndarray) -> None:
-        """After the step: what was computed is in the cache, and token_ids [num_seqs] stand at the rows' ends."""
+        """After the step: what was computed is in the cache, and token_ids [num_seqs] are appended to the rows."""
         rows = inputs.rows
         self.num_computed[rows] += inputs.num_new
         self.token_ids[rows, self.num_tokens[rows]] = token_ids

@@ -1,7 +1,7 @@
 """What one step of the model brought, in plain Python numbers, and which requests failed in it by themselves.
 
-    a row draws          the sampler says in the place of its token id that it has nothing to draw from
-    a prompt is asked    log_softmax makes NaN of logits that are not finite
+    sampling           a code in place of a token id: there was nothing to draw from (sample/draw.py)
+    prompt_logprobs    NaN, which log_softmax makes of logits that are not finite
 
 vLLM: v1/outputs.py (ModelRunnerOutput)
 """

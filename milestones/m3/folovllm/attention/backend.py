@@ -1,4 +1,4 @@
-"""The attention layer of a model, the interface of the backends that compute it, and the registry that picks one.
+"""The attention layer of a model, the interface of the backends that compute it, and their names.
 
 A backend owns two things: the cache's layout of K and V, and how queries read them. Everything else (which sequence
 owns which block, when one is freed) is decided elsewhere and reaches it as AttentionMetadata. The layer knows neither
@@ -34,11 +34,6 @@ class AttentionBackend(ABC):
         )
         self.group_size = num_heads // num_kv_heads  # query heads that share one KV head
 
-    @classmethod
-    @abstractmethod
-    def unavailable_reason(cls, device: torch.device) -> str | None:
-        """Why this backend cannot run on `device` here, or None if it can."""
-
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
         """Shape of one layer's cache; index 0 of the first dimension is K, 1 is V."""
         return (2, num_blocks, block_size, self.num_kv_heads, self.head_size)
@@ -53,7 +48,7 @@ class AttentionBackend(ABC):
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         """Causal attention of q [num_tokens, num_heads, head_size] over each sequence's cache; same shape out.
 
-        The new tokens' K and V have been written already. Query j of a sequence with m queries and n keys sits at
+        The new tokens' K and V have been written already. Query j of a sequence with m queries and n keys is at
         position n - m + j and sees keys 0 .. n - m + j.
         """
 
@@ -79,8 +74,7 @@ class Attention(nn.Module):
         return self.backend.forward(q, self.kv_cache, metadata)
 
 
-# name -> where the class lives. Imported when asked for, so that a backend may need a package that is not installed.
-# The order is the order of preference.
+# name -> where the class is. It is imported when it is asked for, since each backend imports this file.
 BACKENDS = {
     "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",
     "dense": "folovllm.attention.backends.dense.DenseBackend",
@@ -93,18 +87,3 @@ def get_backend_class(name: str) -> type[AttentionBackend]:
         raise ValueError(f"attention_backend must be one of {', '.join(BACKENDS)}, got {name!r}")
     module, _, cls = BACKENDS[name].rpartition(".")
     return getattr(import_module(module), cls)
-
-
-def select_backend(name: str | None, device: torch.device) -> type[AttentionBackend]:
-    """The named backend, or the first that can run on `device`.
-
-    Raises:
-        ValueError: the named one is unknown or cannot run here; the text says why.
-    """
-    if name is not None:
-        backend = get_backend_class(name)
-        if (reason := backend.unavailable_reason(device)) is not None:
-            raise ValueError(f"attention_backend {name!r} cannot run on {device}: {reason}")
-        return backend
-    available = (get_backend_class(known) for known in BACKENDS)
-    return next(backend for backend in available if backend.unavailable_reason(device) is None)

@@ -24,8 +24,7 @@ from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.request_queue import RequestLines
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.core.sequence_group import rows_claimed, rows_needed, tokens_to_compute
-from folovllm.core.stop import check_stop
-from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.request import Request, Sequence, SequenceStatus, check_stop
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
 
@@ -69,7 +68,7 @@ class Scheduler:
                 # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        # Cleared only here: after an interrupt on the way they must be said again.
+        # Cleared only here: a step that was interrupted did not tell the worker, and the next one must.
         self._finished_seq_ids, self._stale_seq_ids = [], []
         return output
 
@@ -100,7 +99,8 @@ class Scheduler:
         return True
 
     def _continue(self, request: Request, seqs: list[Sequence], output: SchedulerOutput) -> bool:
-        """Let running sequences of a request compute what they lack. True when a request had to give way for it."""
+        """Let running sequences of a request compute the tokens that are not in the cache yet. True when a request was
+        preempted for it."""
         preempted = False
         for seq_tokens in tokens_to_compute(
             request, seqs, self.max_num_batched_tokens - output.total_num_scheduled_tokens
@@ -134,7 +134,7 @@ class Scheduler:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
         shared; where that is too much, one of them comes alone (beams cannot).
 
-        Returns the rows that it takes of `room`, None if there is not enough of anything.
+        Returns how many rows it takes, None if rows, tokens or blocks are too few.
         """
         swapped = request.get_seqs(SWAPPED)
         together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
@@ -154,8 +154,8 @@ class Scheduler:
     def _admit(self, request: Request, rows_left: int, output: SchedulerOutput) -> int | None:
         """Start the next waiting sequence of a request.
 
-        Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
-        long prompt could be overtaken for ever.
+        Returns how many rows it takes, None when rows, tokens or blocks are used up: then those behind it wait as well,
+        or a long prompt could be overtaken for ever.
         """
         rows = rows_needed(request, 1, runs=request in self.running)
         if rows > rows_left:

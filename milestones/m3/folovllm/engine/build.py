@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from folovllm.attention.backend import AttentionBackend, select_backend
+from folovllm.attention.backend import AttentionBackend, get_backend_class
 from folovllm.config import EngineConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
@@ -41,7 +41,7 @@ def build_engine_core(
     model_config, cache_config = config.model_config, config.cache_config
     # What can be refused is refused before the weights are read.
     limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len)
-    backend = _backend_for(config, device)
+    backend = _backend_for(config)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
 
@@ -79,9 +79,9 @@ def build_engine_core(
     return EngineCore(scheduler, runner, config, cache_size)
 
 
-def _backend_for(config: EngineConfig, device: torch.device) -> type[AttentionBackend]:
+def _backend_for(config: EngineConfig) -> type[AttentionBackend]:
     model_config, block_size = config.model_config, config.cache_config.block_size
-    backend = select_backend(model_config.attention_backend, device)
+    backend = get_backend_class(model_config.attention_backend or "paged_torch")
     longest = model_config.max_model_len or 0
     if not backend.reads_block_tables and block_size < longest:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Top-k, top-p and min-p. The one idea: once tokens stand in falling order, every filter keeps a PREFIX, so all three
+"""Top-k, top-p and min-p. The one idea: once tokens are in falling order, every filter keeps a PREFIX, so all three
 together are one number, how many are kept.
 
     probability   .40 .25 .15 .10 .06 .04      top_k=5     keeps 5

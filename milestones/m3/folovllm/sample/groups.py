@@ -26,7 +26,7 @@ from folovllm.sample.sampler import Sampler, SamplerOutput
 
 @dataclass(slots=True)
 class RowGroup:
-    """Rows of one way."""
+    """Rows that are sampled in the same way."""
 
     rows: Tensor  # [b] their places in the batch
     metadata: SamplingMetadata

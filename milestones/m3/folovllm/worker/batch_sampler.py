@@ -29,7 +29,7 @@ class BatchSampler:
         self.vocab_size, self.eos_token_ids, self.device = vocab_size, eos_token_ids, device
         self._rows: dict[str, SamplingRow] = {}
         self._states: dict[str, dict[int, torch.Tensor]] = {}
-        """Of a sequence's generator, before the draws of its last two tokens: {place of the token: state}."""
+        """Of a sequence's generator, before the draws of its last two tokens: {position of the token: state}."""
         self._seqs: list[Sequence] = []  # the groups', in this order
         self._groups: list[RowGroup] | None = None
 
@@ -82,7 +82,7 @@ class BatchSampler:
         return self._groups
 
     def _begin_draws(self, seqs: list[Sequence]) -> None:
-        """A place that was drawn for already is drawn for with the same random numbers: the step that was to bring its
+        """A position that was drawn before is drawn again with the same random numbers: the step that was to bring its
         token was cut short."""
         for seq in seqs:
             row, states = self._rows[seq.seq_id], self._states.get(seq.seq_id)

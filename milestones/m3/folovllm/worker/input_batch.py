@@ -143,7 +143,7 @@ class InputBatch:
         )
 
     def advance(self, inputs: StepInputs, drawn: list[Sequence], token_ids: np.ndarray) -> None:
-        """After the step: what was computed is in the cache, and token_ids stand at the ends of the `drawn` rows."""
+        """After the step: what was computed is in the cache, and token_ids are appended to the `drawn` rows."""
         self.num_computed[inputs.rows] += inputs.num_new
         rows = self._rows_of(drawn)
         self.token_ids[rows, self.num_tokens[rows]] = token_ids

@@ -33,7 +33,7 @@ class KVCacheManager:
         self.clear()
 
     def clear(self, seqs: Iterable[Sequence] = ()) -> None:
-        """All blocks are free again, whichever tables name them. These sequences have none."""
+        """All blocks are free again, whichever tables name them; the tables of `seqs` are emptied."""
         self.pool = BlockPool(self.num_blocks)
         self.swap_pool = BlockPool(self.num_swap_blocks)
         for seq in seqs:
@@ -88,8 +88,8 @@ class KVCacheManager:
         self.pool.touch(child.block_ids)
 
     def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:
-        """Give `seq`, which has no blocks, those that hold its tokens already: here the ones that a running sequence of
-        the same `request` has computed. Returns whether it shares blocks of such a sequence.
+        """Let `seq`, which has no blocks, share those that a running sequence of the same `request` has computed of the
+        same tokens. Returns whether there are any.
         """
         shared, donor = 0, seq
         for sibling in request.get_seqs(SequenceStatus.RUNNING):

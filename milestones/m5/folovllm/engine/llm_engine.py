@@ -25,10 +25,9 @@ from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
-from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
-from folovllm.outputs import RequestOutput
+from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_int, check_str, wrong
@@ -52,7 +51,7 @@ class LLMEngine:
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
-        config.refuse_unread()
+        config.refuse_unsupported()
         set_random_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)
@@ -133,13 +132,13 @@ class LLMEngine:
             RuntimeError: none of the requests is in the engine any more: they have been aborted.
         """
         with self._lock:
-            if not self._has_news(request_ids):
+            if not self._has_output(request_ids):
                 if self.requests.keys().isdisjoint(request_ids):
                     raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
                 self.advance()
             return self._take(request_ids)
 
-    def _has_news(self, request_ids: Set[str]) -> bool:
+    def _has_output(self, request_ids: Set[str]) -> bool:
         return not self._outputs.keys().isdisjoint(request_ids) or not self._failures.keys().isdisjoint(request_ids)
 
     def _take(self, request_ids: Set[str]) -> list[RequestOutput]:
@@ -173,7 +172,7 @@ class LLMEngine:
 
     def holds(self, request_ids: Set[str]) -> bool:
         """Whether one of these requests runs, or has outputs that have not been fetched."""
-        return not self.requests.keys().isdisjoint(request_ids) or self._has_news(request_ids)
+        return not self.requests.keys().isdisjoint(request_ids) or self._has_output(request_ids)
 
     def generate_stream(
         self, prompt: Prompt, params: SamplingParams | None = None

@@ -16,7 +16,7 @@ WINDOW_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """One look at the engine.
+    """A snapshot of the engine.
 
     `running`, `waiting` and `swapped` count requests, `running_seqs` sequences: the rows of the batch. Of
     `kv_tokens_reserved` slots in blocks, running sequences fill `kv_tokens_used`; a block that several of them share is

@@ -1,4 +1,4 @@
-// Attention of a sequence's new tokens over its paged cache, K and V read where they lie.
+// Attention of a sequence's new tokens over its paged cache, K and V read in place.
 //
 //     cache         [blocks, block_size, num_kv_heads, head_size], one for K, one for V
 //     block_tables  [sequences, max_blocks], which blocks hold a sequence's tokens, in order

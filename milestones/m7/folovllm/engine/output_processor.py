@@ -38,7 +38,7 @@ class SequenceOutput:
         self.text = ""
         self.stops = list(self.params.stop or ())
         keep_stop = self.params.include_stop_str_in_output
-        self.tells_logprobs = self.params.needs_logprobs or self.params.use_beam_search
+        self.reports_logprobs = self.params.needs_logprobs or self.params.use_beam_search
         self.holdback = 0 if keep_stop else max((len(stop) for stop in self.stops), default=1) - 1
 
     def add_token(self, token_id: int, ended: SequenceStatus | None) -> SequenceStatus | None:
@@ -57,15 +57,15 @@ class SequenceOutput:
             if ended is not None:
                 added += self.detokenizer.finish()
         self.text += added
-        # A run of bytes waits, but a stop in it stops: Llama 2's newline is such a byte.
+        # A run of bytes is held back, but a stop string in it ends the sequence: Llama 2's newline is such a byte.
         waiting = self.detokenizer.finish() if self.stops and ended is None and self.detokenizer.in_run else ""
         # As for EOS, the first token that may end the sequence is the one after min_tokens.
         may_stop = self.stops and (added or waiting) and not ended_by_token
         may_stop = may_stop and self.seq.get_output_len() > self.params.min_tokens
-        said, self.text = self.text, self.text + waiting
+        complete, self.text = self.text, self.text + waiting
         if may_stop and self._cut_at_stop(len(added + waiting)):
             return SequenceStatus.FINISHED_STOPPED
-        self.text = said
+        self.text = complete
         return ended
 
     def _cut_at_stop(self, num_added: int) -> bool:
@@ -226,7 +226,7 @@ class OutputProcessor:
             index=index,
             text=state.shown_text() if state.holdback else state.text,
             token_ids=list(seq.data.output_token_ids),
-            cumulative_logprob=seq.cumulative_logprob if state.tells_logprobs else None,
+            cumulative_logprob=seq.cumulative_logprob if state.reports_logprobs else None,
             logprobs=list(seq.output_logprobs) if seq.sampling_params.logprobs is not None else None,
             finish_reason=None if seq.status is SequenceStatus.RUNNING else SequenceStatus.finish_reason(seq.status),
             stop_reason=seq.stop_reason,

@@ -1,4 +1,4 @@
-"""SamplingRow: one running sequence as the sampler sees it, with what it keeps from step to step.
+"""SamplingRow: what the sampler knows of one running sequence, and keeps from step to step.
 
 Its parameters, live tokens, generator and counts of tokens are together: a sequence can change its place in the batch,
 leave it and come back, and still draws what it would have drawn.
@@ -19,7 +19,7 @@ from folovllm.sampling_params import SamplingParams
 
 @dataclass(slots=True)
 class SamplingRow:
-    """One running sequence, as the sampler sees it; lives as long as the sequence."""
+    """Made at a sequence's first step, and kept until it ends."""
 
     params: SamplingParams
     prompt_token_ids: list[int]

@@ -29,15 +29,14 @@ from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
-from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.outputs import RequestOutput
+from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
 
 
-class _Mailbox:
-    """The newest output of one request, or the error that ended it, until its consumer looks."""
+class RequestOutputCollector:
+    """The newest output of one request, or the error that ended it, until its consumer takes it."""
 
     def __init__(self) -> None:
         self.is_open = False  # True from add to the end: an earlier output is of another request with the same id
@@ -87,7 +86,7 @@ class AsyncLLM:
 
     def _start(self, engine: LLMEngine) -> None:
         self.engine = engine
-        self._mailboxes: dict[str, _Mailbox] = {}
+        self._collectors: dict[str, RequestOutputCollector] = {}
         self._commands: list[Callable[[], None]] = []
         self._request_ids = count()
         self._wake = asyncio.Event()
@@ -123,19 +122,19 @@ class AsyncLLM:
             raise RuntimeError("AsyncLLM has been shut down: make another")
         self._check_event_loop()
         if request_id is None:
-            request_id = next_unused("async", self._request_ids, self._mailboxes.__contains__)
+            request_id = next_unused("async", self._request_ids, self._collectors.__contains__)
         check_str("request_id", request_id)
-        if request_id in self._mailboxes:
+        if request_id in self._collectors:
             raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
         if self._task is None or self._task.done():  # the first, or the first after an event loop that has ended
             self._wake = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run())
-        mailbox = self._mailboxes[request_id] = _Mailbox()
+        collector = self._collectors[request_id] = RequestOutputCollector()
         try:
-            self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
+            self._submit(lambda: self._add(collector, request_id, prompt, sampling_params, priority))
             delta, finished = OutputDelta(), False
             while not finished:
-                output = await mailbox.get()
+                output = await collector.get()
                 finished = output.finished
                 if kind is RequestOutputKind.DELTA:
                     yield delta.since_last(output)
@@ -144,8 +143,8 @@ class AsyncLLM:
         except _Aborted:
             return
         finally:
-            if self._mailboxes.get(request_id) is mailbox:  # it is not where a later event loop has taken over
-                del self._mailboxes[request_id]
+            if self._collectors.get(request_id) is collector:  # it is not where a later event loop has taken over
+                del self._collectors[request_id]
                 # A finished request is aborted as well, which does nothing: the consumer may leave before the last
                 # output.
                 self._submit(lambda: self.engine.abort_request(request_id))
@@ -154,9 +153,9 @@ class AsyncLLM:
         """Drop a request; its generate() ends. An unknown or finished one is no error."""
         self._check_event_loop()
         check_str("request_id", request_id)
-        mailbox = self._mailboxes.get(request_id)
-        if mailbox is not None:
-            mailbox.fail(_Aborted())
+        collector = self._collectors.get(request_id)
+        if collector is not None:
+            collector.fail(_Aborted())
             self._submit(lambda: self.engine.abort_request(request_id))
 
     def reset_prefix_cache(self) -> None:
@@ -175,9 +174,9 @@ class AsyncLLM:
         """
         self._check_event_loop()
         self._closed = True
-        for mailbox in self._mailboxes.values():
-            mailbox.fail(RuntimeError("AsyncLLM has been shut down"))
-        self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._mailboxes]
+        for collector in self._collectors.values():
+            collector.fail(RuntimeError("AsyncLLM has been shut down"))
+        self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._collectors]
         self._wake.set()
         if self._task is not None and not self._task.done():
             await self._task
@@ -199,8 +198,8 @@ class AsyncLLM:
             return
         served = self._task.get_loop()
         if served.is_closed():
-            self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._mailboxes]
-            self._mailboxes, self._task = {}, None
+            self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._collectors]
+            self._collectors, self._task = {}, None
         elif asyncio._get_running_loop() not in (None, served):
             raise RuntimeError(
                 "AsyncLLM serves one event loop at a time, and this is another: await shutdown() or end the other loop "
@@ -213,28 +212,29 @@ class AsyncLLM:
         self._wake.set()
 
     def _add(
-        self, mailbox: _Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
-    ) -> None:
-        if self._mailboxes.get(request_id) is not mailbox:
+        self, collector: RequestOutputCollector, request_id: str, prompt: Prompt, params: SamplingParams | None,
+        priority: int,
+    ) -> None:  # fmt: skip
+        if self._collectors.get(request_id) is not collector:
             return  # cancelled before it began
         try:
             self.engine.add_request(request_id, prompt, params, priority=priority)
-            mailbox.is_open = True
+            collector.is_open = True
         except Exception as error:
-            mailbox.fail(error)
+            collector.fail(error)
 
     async def _run(self) -> None:
         """The step loop, from the first request to the shutdown."""
         try:
             await self._serve(asyncio.get_running_loop())
         except asyncio.CancelledError:  # as when all tasks of the event loop are cancelled
-            for mailbox in self._mailboxes.values():
-                mailbox.fail(RuntimeError("the task that steps the engine was cancelled"))
+            for collector in self._collectors.values():
+                collector.fail(RuntimeError("the task that steps the engine was cancelled"))
             raise
         except Exception as error:  # an error of the engine itself: every consumer gets it, and none waits in vain
             self._closed = True
-            for mailbox in self._mailboxes.values():
-                mailbox.fail(error)
+            for collector in self._collectors.values():
+                collector.fail(error)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         await loop.run_in_executor(self._thread, lambda: None)  # a step that an earlier event loop left running
@@ -253,13 +253,13 @@ class AsyncLLM:
 
     def _deliver(self) -> None:
         outputs, failures = self.engine.drain()
-        boxes = {request_id: mailbox for request_id, mailbox in self._mailboxes.items() if mailbox.is_open}
+        open_collectors = {name: each for name, each in self._collectors.items() if each.is_open}
         for output in outputs:
-            if (mailbox := boxes.get(output.request_id)) is not None:
-                mailbox.put(output)
+            if (collector := open_collectors.get(output.request_id)) is not None:
+                collector.put(output)
         for request_id, error in failures.items():
-            if (mailbox := boxes.get(request_id)) is not None:
-                mailbox.fail(error)
+            if (collector := open_collectors.get(request_id)) is not None:
+                collector.fail(error)
 
 
 class _Aborted(Exception):  # noqa: N818  named after what happened

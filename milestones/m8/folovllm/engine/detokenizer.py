@@ -11,12 +11,12 @@ quadratic time. So a short window is decoded twice, with and without what is new
 If that ends in U+FFFD the character is not complete, and nothing is given out until it is. The window starts a few
 tokens back because a token's text can depend on the one before it (SentencePiece drops the first space of a text).
 
-A model may also say bytes that are no character at all. Only the last U+FFFD of a text can be the beginning of one:
-what is in front of it is given out, and `num_held` says that the window ends in one that was not.
+A model may also generate bytes that form no character: each is a U+FFFD for good. Only a U+FFFD at the end of the text
+can still become a character. It is held back, which `num_held` counts (0 or 1), and all before it is given out.
 
 A tokenizer with byte fallback (Llama 2, Mistral, Gemma) spells a rare character in <0xE4> <0xB8> <0xAD> and reads
 a run of them as a whole: 中, or U+FFFD for each of its bytes if one behind it is wrong. So a run waits for a token that
-is no byte; `finish` tells what it comes to so far.
+is no byte; `finish` decodes the run as it is.
 
 vLLM: v1/engine/detokenizer.py, tokenizers/detokenizer_utils.py
 """

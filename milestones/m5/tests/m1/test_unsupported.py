@@ -1,4 +1,4 @@
-"""A field that is checked and not read yet must not be accepted in silence."""
+"""A field that the engine does not support yet must not be accepted in silence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from folovllm import EngineConfig, LLMEngine
-from folovllm.config import UNREAD
+from folovllm.config import UNSUPPORTED
 
 OTHER_THAN_DEFAULT: dict[str, Any] = {
     "block_size": 32,
@@ -20,8 +20,8 @@ OTHER_THAN_DEFAULT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("field", UNREAD)
-def test_a_field_that_nothing_reads_is_refused_by_name(field, text_model_folder):
+@pytest.mark.parametrize("field", UNSUPPORTED)
+def test_a_field_that_is_not_supported_is_refused_by_name(field, text_model_folder):
     value = OTHER_THAN_DEFAULT[field]
     config = EngineConfig.from_kwargs(model=str(text_model_folder), **{field: value})
     with pytest.raises(NotImplementedError, match=rf"^{field} is not supported yet, got {value}$"):

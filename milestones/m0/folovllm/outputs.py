@@ -1,0 +1,90 @@
+"""What comes back from the engine: one RequestOutput per request, one CompletionOutput per sequence.
+
+Plain data. `LLM.generate` returns them whole; while streaming, `text`, `token_ids` and `logprobs` hold
+only what is fresh since the one before.
+
+vLLM: vllm/outputs.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(slots=True)
+class Logprob:
+    """One token at one position: its log-probability, its rank (1 is the likeliest), its text."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One generated sequence.
+
+    `finish_reason` is "stop" (EOS, a stop string or a stop id), "length" (max_tokens or max_model_len),
+    "abort", or None while it runs. `stop_reason` is the string or id that stopped it, None for EOS.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """When things happened to a request, in seconds of `time.time()`, and the durations that follow from that.
+
+    arrival ──── ttft ────▶ first token ── tpot ─▶ · ── tpot ─▶ · … finished
+    └──────────────────────── e2e_latency ───────────────────────────┘
+    """
+
+    arrival_time: float
+    first_token_time: float | None = None
+    finished_time: float | None = None
+    num_output_tokens: int = 0
+
+    @property
+    def ttft(self) -> float | None:
+        """Time to first token: waiting and prefill, the delay before a reader sees anything."""
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+    @property
+    def tpot(self) -> float | None:
+        """Time per output token after the first (all of n's sequences together): the speed of decoding."""
+        if self.first_token_time is None or self.finished_time is None or self.num_output_tokens < 2:
+            return None
+        return (self.finished_time - self.first_token_time) / (self.num_output_tokens - 1)
+
+    @property
+    def e2e_latency(self) -> float | None:
+        """From arrival to the last token of the last sequence."""
+        return None if self.finished_time is None else self.finished_time - self.arrival_time
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """One request: its prompt, and the n sequences that came of it.
+
+    `prompt_logprobs` has one entry per prompt token; the first is None, since nothing comes before it.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    outputs: list[CompletionOutput] = field(default_factory=list)
+    finished: bool = False
+    metrics: RequestMetrics | None = None

@@ -1,0 +1,46 @@
+"""Kernels as they are for a GPU: through Triton's compiler, in a process of its own because a process has either the
+interpreter or the compiler; or their loops, in the interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import folovllm
+
+Kernels = dict[str, dict[str, Any]]
+needs_assembler = pytest.mark.skipif(
+    platform.system() != "Linux" or platform.machine() != "x86_64",
+    reason="NVIDIA's assembler comes with the wheels for Linux on x86-64",
+)
+
+
+def compiled_by(program: str, folder: Path, *words: str) -> Kernels:
+    """What `python -m program` prints of the kernels that it compiles: {name: what came out}."""
+    package, here = Path(folovllm.__file__).parents[1], Path(__file__).parents[2]
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    paths = os.pathsep.join(dict.fromkeys([str(package), str(here), *sys.path]))  # the same Triton, too
+    env |= {"PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-m", program, *words]
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def as_compiled(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
+    """Let the interpreter run what is compiled for a GPU: `for` instead of `while`, in float32. It takes a tensor as a
+    range's end from Triton 3.7 on."""
+    import triton
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
+        pytest.skip(f"Triton {triton.__version__}: its interpreter's range takes no tensor as the end")
+    for module in modules:
+        monkeypatch.setattr(module, "INTERPRETED", False)
