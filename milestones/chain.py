@@ -67,6 +67,7 @@ AFTER = (
     "examples/serve_*.py",
     "examples/simulate.py",
     "examples/trace.py",
+    "examples/any_model.py",
 )
 
 
