@@ -181,6 +181,7 @@ def compare(model_type: str, folder: Path) -> dict[str, Any]:
     return {
         "model_type": model_type,
         "class": type(model).__name__,
+        "computed": "yes",
         "equal": sum(got == wanted[at] for of_turn in run.tokens for at, got in enumerate(of_turn)),
         "answers": 2 * len(prompts),
         "tokens": len({token for each in wanted for token in each}),
@@ -216,7 +217,7 @@ def main() -> None:
     for model_type in REFUSED:
         empty = dict.fromkeys(rows[0]) | dict.fromkeys(("windows", "soft_cap", "sinks"), "")
         reason = refusal(model_type).partition(": ")[2]
-        rows.append({**empty, "model_type": model_type, "class": "", "refused": reason})
+        rows.append({**empty, "model_type": model_type, "class": "", "computed": "no", "refused": reason})
     report = Report(
         "model-types", "Model types of transformers in our engine, tiny random weights",
         "python -m workshop.model_types " + " ".join(sys.argv[1:]), list(rows[0]), rows,

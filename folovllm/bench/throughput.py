@@ -27,6 +27,8 @@ COLUMNS = [
     "kv_used_tokens",
 ]  # fmt: skip
 
+IMPLS = ("auto", "folovllm", "transformers")
+
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Several requests at once: tokens per second in prefill, in decode and over all."
@@ -34,6 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "round folovllm's weights (default: as the checkpoint has them)"
     command.add_argument("--quantization", choices=list(ONLINE), help=text)
     command.add_argument("--quantize-head", action="store_true", help=HELP["quantize_head"])
+    command.add_argument("--model-impl", choices=IMPLS, default="auto", help=HELP["model_impl"])
     add_peers(command)
     add_lengths(command, 4, 32, 32)
     add_common(command)
@@ -44,7 +47,7 @@ def run(args: argparse.Namespace) -> Report:
     # Room for these requests, as vLLM's peer has it, and one block more for each that runs ahead. In a larger cache
     # each round would take blocks that none has used before, and the first use of memory is dear.
     options = {"num_kv_blocks": count * (-(-longest // CacheConfig().block_size) + 1)}
-    options |= {"quantization": args.quantization, "quantize_head": args.quantize_head}
+    options |= {name: getattr(args, name) for name in ("quantization", "quantize_head", "model_impl")}
     with source(args) as model:
         setup = PeerSetup(model, args.dtype, args.device, longest, count, vars(args))
         vocab = vocab_size(model)
