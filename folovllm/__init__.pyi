@@ -3,6 +3,7 @@
 from folovllm.config import CacheConfig as CacheConfig
 from folovllm.config import EngineConfig as EngineConfig
 from folovllm.config import ModelConfig as ModelConfig
+from folovllm.config import ParallelConfig as ParallelConfig
 from folovllm.config import SchedulerConfig as SchedulerConfig
 from folovllm.engine.async_llm import AsyncLLM as AsyncLLM
 from folovllm.engine.input_processor import TextPrompt as TextPrompt

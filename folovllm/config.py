@@ -1,4 +1,4 @@
-"""The engine's configuration, in four layers: the model, the KV cache, the scheduler, and all three together.
+"""The engine's configuration, in layers: the model, the KV cache, the scheduler, the ranks, and all of them together.
 
 Each layer is read by one part of the engine and checks its own fields when it is made, so a wrong value is
 refused before anything is loaded. None means "decide when the model is known".
@@ -200,6 +200,22 @@ class SchedulerConfig:
 
 
 @dataclass
+class ParallelConfig:
+    """Over how many ranks the model is cut: each is a process, with a GPU or a share of the CPU's cores.
+
+    A rank that says nothing for `distributed_timeout_seconds` while others wait for it is given up, and the engine
+    with it; while weights are loaded, ten times as long.
+    """
+
+    tensor_parallel_size: int = 1
+    distributed_timeout_seconds: int = 30
+
+    def __post_init__(self) -> None:
+        check_int("tensor_parallel_size", self.tensor_parallel_size, 1)
+        check_int("distributed_timeout_seconds", self.distributed_timeout_seconds, 1)
+
+
+@dataclass
 class EngineConfig:
     """All of it. `max_model_len` is one number: given in either layer, it holds in both."""
 
@@ -207,6 +223,7 @@ class EngineConfig:
     cache_config: CacheConfig = field(default_factory=CacheConfig)
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
     speculative_config: SpeculativeConfig | None = None
+    parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
         for name, expected in _LAYERS.items():
@@ -255,6 +272,7 @@ _LAYERS: dict[str, type[Any]] = {
     "model_config": ModelConfig,
     "cache_config": CacheConfig,
     "scheduler_config": SchedulerConfig,
+    "parallel_config": ParallelConfig,
 }
 # Reversed, so that the first layer wins: max_model_len is the model's, and copied down.
 _FIELD_LAYER = {f.name: layer for layer in reversed(_LAYERS) for f in fields(_LAYERS[layer])}

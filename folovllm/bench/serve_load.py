@@ -29,16 +29,16 @@ from folovllm.bench.metrics import RequestTimes, load_row, parse_goals
 from folovllm.bench.options import add_common, add_model, add_number, source
 from folovllm.bench.report import Line, Report, Row, medians
 from folovllm.bench.workload import BenchModel, progress_bar
-from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
 from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.async_llm import AsyncLLM
+from folovllm.engine.defaults import LAYERS
 from folovllm.entrypoints.cli.parser import add_engine_arguments
 from folovllm.sampling_params import SamplingParams
 
 USUAL = [Arrivals(max_concurrency=1), Arrivals(max_concurrency=8)]
 WARM_UP = 2  # requests before the first load, which find everything loaded and nothing compiled
-ENGINE = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(config)]
+ENGINE = [field.name for config in LAYERS for field in fields(config)]
 # Said of an engine in this process, with what they are where they are not given.
 HERE = {"model": None, "dtype": "auto", "device": None, "load_format": None}
 

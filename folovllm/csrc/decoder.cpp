@@ -28,6 +28,7 @@ struct Between;  // between the products
         static constexpr auto add_rms_norm = add_rms_norm_##NAME;                                                     \
         static constexpr auto norm_rotary = norm_rotary_##NAME;                                                       \
         static constexpr auto silu_mul = silu_mul_##NAME;                                                             \
+        static constexpr auto all_reduce = all_reduce_##NAME;                                                         \
     };
 EACH_ACTIVATION(OF_ACTIVATION)
 
@@ -67,6 +68,12 @@ struct Decoder {
         Multiply<T, W>::linear(x, (const W *)product.weight, product.bias, out, rows, in, outs);
     }
 
+    // The product of o or down: of some of its columns only, where other ranks have the rest.
+    void reduced(const T *x, const Product &product, T *out, int64_t rows, int64_t in) const {
+        linear(x, product, out, rows, in, s.hidden);
+        if (s.group) Between<T>::all_reduce(s.group, out, rows * s.hidden);
+    }
+
     void norm(const T *x, T *residual, const float *weight, T *out, int64_t rows) const {
         Between<T>::add_rms_norm(x, residual, weight, out, rows, s.hidden, s.eps);
     }
@@ -97,7 +104,7 @@ struct Decoder {
         T *gate_up = wide, *product = wide + rows * 2 * s.intermediate;
         linear(x, layer.gate_up, gate_up, rows, s.hidden, 2 * s.intermediate);
         Between<T>::silu_mul(gate_up, product, rows, s.intermediate);
-        linear(product, layer.down, branch, rows, s.intermediate, s.hidden);
+        reduced(product, layer.down, branch, rows, s.intermediate);
     }
 
     // The layers [first, end) of all. `out` gets the hidden states behind the last one, at their rows.
@@ -115,7 +122,7 @@ struct Decoder {
                 keep_rows(attended, step.wanted, rows, s.num_heads * s.head_size);
                 keep_rows(residual, step.wanted, rows, s.hidden);
             }
-            linear(attended, layer.o, branch, rows, s.num_heads * s.head_size, s.hidden);
+            reduced(attended, layer.o, branch, rows, s.num_heads * s.head_size);
             norm(branch, residual, layer.post_norm, x, rows);
             mlp(layer, rows);
         }

@@ -89,9 +89,23 @@ EACH_LINEAR(DECLARE_LINEAR)
         __VA_ARGS__(x, weight, bias, out, rows, in, outs);                                                            \
     }
 
+// A group of ranks, as one of them sees it (group.cpp). distributed/collectives.py fills it in.
+struct Group {
+    int64_t rank, size, slot_bytes, timeout_ms;
+    char *memory;
+    const int32_t *sockets;
+    int64_t num_sockets;
+    int64_t turn, failed;  // 0: none has; 1 + the number of a socket that was closed; -1 - a rank that did not come
+    int64_t sums, bytes;
+};
+void all_reduce_float32(Group *group, float *x, int64_t count);
+void all_reduce_bfloat16(Group *group, bf16 *x, int64_t count);
+void all_gather_bytes(Group *group, const char *mine, const int64_t *sizes, char *const *outs);
+
 // One call for all layers (decoder.cpp). models/one_call.py fills these in, field by field in the same order.
 struct Shape {
     int64_t hidden, intermediate, num_heads, num_kv_heads, head_size, block_size;
+    Group *group;  // null: the products of o and down are whole
     float eps, scale;
 };
 

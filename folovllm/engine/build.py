@@ -9,7 +9,9 @@ vLLM: v1/engine/core.py (EngineCore.__init__, _initialize_kv_caches)
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
@@ -19,6 +21,7 @@ from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.observer import Observers
 from folovllm.core.scheduler import Scheduler
+from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.build_proposer import load_draft_model, make_proposer
 from folovllm.engine.core import EngineCore
@@ -32,6 +35,7 @@ from folovllm.models.transformers_model import TransformersSpec, load_transforme
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
+from folovllm.worker.follower import LeadingGraphs, LeadingModel
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
 from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
@@ -43,68 +47,89 @@ logger = init_logger(__name__)
 
 def build_engine_core(
     config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
-    *, observers: Observers, choose: Callable[..., Parts] = choose_parts,
+    *, observers: Observers, choose: Callable[..., Parts] = choose_parts, group: GroupCoordinator | None = None,
 ) -> EngineCore:  # fmt: skip
-    """`config` has max_model_len filled in; `observers` are called as it happens; the list may grow and shrink.
+    """`config` has max_model_len filled in; `observers` are called as it happens; the list may grow and shrink. group:
+    of the ranks that compute the model together, which ends with the engine; None: there is one.
 
     Raises:
         ValueError: no block fits into memory, or the configuration's parts contradict one another.
     """
-    model_config, cache_config = config.model_config, config.cache_config
-    longest = model_config.max_model_len
-    with current_device(device):
+    model_config = config.model_config
+    with current_device(device), ExitStack() as undo:
+        if group is not None:
+            undo.callback(group.close)
         # What can be refused is refused before the weights are read.
-        limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-        spec = model_spec(model_config.model_impl, hf_config, longest)
+        limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, device.type)
+        spec = model_spec(model_config.model_impl, hf_config, model_config.max_model_len)
         parts = choose(config, hf_config, dtype, device, spec)
         parts = check_kernels(parts, config, spec, dtype, device)
-        model = _load_model(config, hf_config, spec, dtype, device, parts)
-        vocab_size = model.decoder_spec.vocab_size
-        draft = load_draft_model(config, vocab_size, dtype, device)
-        token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
-        if draft is not None:
-            token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
-        speculative = config.speculative_config
-        most = 0 if speculative is None else speculative.num_speculative_tokens
-        most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
-        size = _size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
-        limits = _within_cache(limits, size)
-        kv = KVCacheManager(
-            size.num_blocks, size.block_size, size.num_swap_blocks,
-            enable_prefix_caching=cache_config.enable_prefix_caching, observers=observers,
-        )  # fmt: skip
-        proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
-        runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
-        draft_length = costs = None
-        if proposer is not None:
-            costs = measure_step_costs(model, proposer, most_rows, device, runner.graphs)
-            draft_length = DraftLength(most, costs)
-        scheduler = Scheduler(limits, kv, eos_token_ids, draft_length, observers)
+        model = _load_model(config, hf_config, spec, dtype, device, parts, group)
+        core = _build(config, model, dtype, device, eos_token_ids, limits, parts, group, observers)
+        undo.pop_all()
+        return core
+
+
+def _build(
+    config: EngineConfig, model: DecoderForCausalLM, dtype: torch.dtype, device: torch.device,
+    eos_token_ids: frozenset[int], limits: SchedulerConfig, parts: Parts, group: GroupCoordinator | None,
+    observers: Observers,
+) -> EngineCore:  # fmt: skip
+    model_config, cache_config = config.model_config, config.cache_config
+    vocab_size = model.decoder_spec.vocab_size
+    draft = load_draft_model(config, vocab_size, dtype, device)
+    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+    if draft is not None:
+        token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
+    speculative = config.speculative_config
+    most = 0 if speculative is None else speculative.num_speculative_tokens
+    most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
+    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
+    if group is not None:
+        fewest = group.fewest([size.num_blocks, size.num_swap_blocks])
+        size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1])
+    limits = _within_cache(limits, size)
+    kv = KVCacheManager(
+        size.num_blocks, size.block_size, size.num_swap_blocks,
+        enable_prefix_caching=cache_config.enable_prefix_caching, observers=observers,
+    )  # fmt: skip
+    proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
+    runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
+    draft_length = costs = None
+    if proposer is not None:
+        costs = measure_step_costs(runner.model, proposer, most_rows, device, runner.graphs)
+        draft_length = DraftLength(most, costs)
+    scheduler = Scheduler(limits, kv, eos_token_ids, draft_length, observers)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
         dataclasses.replace(cache_config, kv_cache_memory_bytes=None, num_kv_blocks=size.num_blocks),
         limits,
         config.speculative_config,
+        config.parallel_config,
     )
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
+    if group is not None:
+        weakref.finalize(core, group.close)
     if costs is not None:
-        with threads_for_steps(model_config.model)():
+        with threads_for_steps(model_config.model, config.parallel_config.tensor_parallel_size)():
             costs.host = measure_host_costs(core, costs)
     return core
 
 
 def _load_model(
-    config: EngineConfig, hf_config: Any, spec: ModelSpec, dtype: torch.dtype, device: torch.device, parts: Parts
-) -> DecoderForCausalLM:
+    config: EngineConfig, hf_config: Any, spec: ModelSpec, dtype: torch.dtype, device: torch.device, parts: Parts,
+    group: GroupCoordinator | None,
+) -> DecoderForCausalLM:  # fmt: skip
     model_config, longest = config.model_config, config.model_config.max_model_len
     if isinstance(spec, TransformersSpec):  # the worker asks it what it asks our decoder
         return cast(DecoderForCausalLM, load_transformers_model(model_config, spec, longest, dtype, device))
     weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-    return build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
+    seed = model_config.seed
+    return build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=parts.ops, group=group)
 
 
-def _size_cache(
+def size_cache(
     config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
     token_bytes: int, dtype: torch.dtype, device: torch.device,
 ) -> CacheSize:  # fmt: skip
@@ -133,7 +158,8 @@ def _size_cache(
                 f"{token_bytes * block_size} bytes; raise it, or lower block_size"
             )
         cache = dataclasses.replace(cache, kv_cache_memory_bytes=None, num_kv_blocks=num_blocks)
-    size = size_kv_cache(token_bytes, cache, limits, device, measure_step)
+    sharing = config.parallel_config.tensor_parallel_size
+    size = size_kv_cache(token_bytes, cache, limits, device, measure_step, sharing)
     logger.info("KV cache: %s", size)
     return size
 
@@ -152,7 +178,7 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
 def _build_runner(
     config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
     size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
-    proposer: Proposer | None,
+    proposer: Proposer | None, group: GroupCoordinator | None,
 ) -> ModelRunner:  # fmt: skip
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
@@ -166,16 +192,25 @@ def _build_runner(
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
-    graphs = None
-    if parts.graphs:
-        sizes = capture_sizes(most_rows)
-        graphs = CudaGraphs(
-            model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
-        )
-        logger.info(
-            "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30
-        )
+    graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device)
+    leading = model if group is None else LeadingModel(model, group)
+    replayed = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
     return parts.runner(
-        model, kv_cache, sampling, graphs, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
-        max_model_len=longest, device=device, proposer=proposer, rejects=rejects,
+        leading, kv_cache, sampling, replayed, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
+        max_model_len=longest, device=device, proposer=proposer, rejects=rejects, group=group,
     )  # fmt: skip
+
+
+def record_graphs(
+    model: DecoderForCausalLM, parts: Parts, most_rows: int, longest: int, block_size: int, dtype: torch.dtype,
+    device: torch.device,
+) -> CudaGraphs | None:  # fmt: skip
+    """All that steps of up to `most_rows` tokens need; None: these parts have none."""
+    if not parts.graphs:
+        return None
+    sizes = capture_sizes(most_rows)
+    graphs = CudaGraphs(
+        model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
+    )
+    logger.info("CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30)
+    return graphs

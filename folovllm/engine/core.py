@@ -72,7 +72,7 @@ class EngineCore:
 
         Raises:
             StepFailedError: the scheduler has started over, with nothing in flight.
-            EngineDeadError: the device has faulted, in this step or an earlier one.
+            EngineDeadError: the device has faulted, or a rank has gone, in this step or an earlier one.
             BaseException: an interrupt, or what scheduling itself raised; likewise.
         """
         if self._fault is not None:
@@ -88,6 +88,9 @@ class EngineCore:
         except BaseException as error:  # an interrupt, too: blocks may have been promised and not been moved
             self._launched = None
             self.scheduler.start_over()
+            if isinstance(error, EngineDeadError):  # a rank has gone
+                self._fault = error
+                raise
             self._fault = find_device_fault(self.runner.device) if isinstance(error, Exception) else None
             if self._fault is not None:
                 raise self._dead() from error
@@ -116,6 +119,8 @@ class EngineCore:
         return scheduled, pending
 
     def _dead(self) -> EngineDeadError:
+        if isinstance(self._fault, EngineDeadError):
+            return self._fault
         reason = str(self._fault).partition("\n")[0]
         return EngineDeadError(
             f"{self.runner.device} has faulted, and every further call in this process fails the same way: {reason}; "

@@ -1,8 +1,8 @@
 """What the entry points choose where the user does not, and engine options under vLLM's names.
 
     scheduling_policy="priority"    is policy="priority"
-    tensor_parallel_size=1          says what is so anyway: taken
-    tensor_parallel_size=2          is refused by name: never taken and ignored
+    pipeline_parallel_size=1        says what is so anyway: taken
+    pipeline_parallel_size=2        is refused by name: never taken and ignored
     max_num_seqs=None               is not given: the default holds
 
 The defaults of the dataclasses in config.py stay as they are: code that builds those gets what they say.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from folovllm.config import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from folovllm.engine.hub import hub_folder
 from folovllm.utils.checks import wrong
 
@@ -51,7 +51,7 @@ _OFF = (
     "enable_prompt_embeds", "disable_sliding_window",
 )  # fmt: skip
 NEUTRAL: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), (None, 1)),
+    **dict.fromkeys(("pipeline_parallel_size", "data_parallel_size"), (None, 1)),
     **dict.fromkeys(_WITHOUT, (None,)),
     **dict.fromkeys(_OFF, (None, False)),
     **dict.fromkeys(("runner", "worker_cls", "config_format"), (None, "auto")),
@@ -61,7 +61,8 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "disable_log_stats": (None, False, True),  # statistics are there when they are asked for, and are never logged
     "max_lora_rank": (None, 16),
 }
-_OURS = {field.name for layer in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(layer)}
+LAYERS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig)
+_OURS = {field.name for layer in LAYERS for field in fields(layer)}
 _OURS.add("speculative_config")
 
 

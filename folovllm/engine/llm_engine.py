@@ -27,6 +27,7 @@ from folovllm.engine.masks_ahead import MasksAhead
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.parts import Parts, choose_parts
+from folovllm.engine.ranks import start_ranks
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
@@ -71,12 +72,14 @@ class LLMEngine:
 
         self.observers: Observers = []  # called at each event; they come and go between two steps
         self.core = build_engine_core(
-            config, hf_config, self.dtype, self.device, self.eos_token_ids, observers=self.observers, choose=choose
-        )
+            config, hf_config, self.dtype, self.device, self.eos_token_ids, observers=self.observers, choose=choose,
+            group=start_ranks(config, self.device),
+        )  # fmt: skip
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
-        self._threads = threads_for_steps(self.model_config.model)
+        ranks = self.config.parallel_config.tensor_parallel_size
+        self._threads = threads_for_steps(self.model_config.model, ranks)
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
         self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival

@@ -1,4 +1,5 @@
-"""How many threads compute the embedded model: one, unless the user has chosen a number.
+"""How many threads compute the embedded model: one, unless the user has chosen a number. And each of several ranks:
+its share.
 
 Its products are done before a second thread has woken up. Alone on a machine two threads are a little faster than one;
 beside a busy program every product waits for the thread that has no core just then, and a step takes ten times as long.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -21,15 +22,18 @@ from folovllm.config import EMBEDDED_MODEL
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
-def threads_for_steps(model: str | None) -> Callable[[], AbstractContextManager[None]]:
-    """What the steps of this model are computed in."""
-    return one_thread if model == EMBEDDED_MODEL else nullcontext
+def threads_for_steps(model: str | None, ranks: int = 1) -> Callable[[], AbstractContextManager[None]]:
+    """What the steps of this model are computed in, by each of so many ranks of one machine."""
+    if model == EMBEDDED_MODEL:
+        return partial(few_threads, None)
+    return nullcontext if ranks == 1 else partial(few_threads, ranks)
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Inside, torch computes with one thread; afterwards it has as many as before, so that other code in the process is
-    not slowed down. It takes a microsecond.
+def few_threads(ranks: int | None) -> Iterator[None]:
+    """Inside, torch computes with one thread (None), or with the share of its threads that one of so many ranks has.
+    Afterwards it has as many as before, so that other code in the process is not slowed down. It takes a
+    microsecond.
 
     A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not say whether its number
     was set, so one that it would take by default counts as not chosen."""
@@ -37,7 +41,7 @@ def one_thread() -> Iterator[None]:
     if "OMP_NUM_THREADS" in os.environ or before not in torchs_own_numbers():
         yield
         return
-    torch.set_num_threads(1)
+    torch.set_num_threads(1 if ranks is None else max(1, before // ranks))
     try:
         yield
     finally:

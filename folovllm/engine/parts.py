@@ -22,7 +22,7 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
-from folovllm.config import EngineConfig, ModelConfig
+from folovllm.config import EngineConfig
 from folovllm.engine.batch_invariance import invariant_products, select_invariant_backend
 from folovllm.engine.kv_cache_dtype import cache_dtype, select_8_bit_backend
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
@@ -63,7 +63,7 @@ def choose_parts(
     scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
     if isinstance(spec, TransformersSpec):
-        _refuse_what_our_layers_do(model_config, quantised=scheme is not None)
+        _refuse_what_our_layers_do(config, quantised=scheme is not None)
         eager = True  # transformers' layers run one by one
     if kv_dtype != dtype:
         backend = select_8_bit_backend(config, spec, dtype, device)
@@ -105,8 +105,10 @@ def select_ops(
     return LayerOps(linear(PLAIN))
 
 
-def _refuse_what_our_layers_do(config: ModelConfig, *, quantised: bool) -> None:
-    asked = {"batch_invariant=True": config.batch_invariant, "quantization": quantised}
+def _refuse_what_our_layers_do(config: EngineConfig, *, quantised: bool) -> None:
+    ranks = config.parallel_config.tensor_parallel_size
+    asked = {"batch_invariant=True": config.model_config.batch_invariant, "quantization": quantised}
+    asked[f"tensor_parallel_size={ranks}"] = ranks > 1
     if name := next((name for name, is_asked in asked.items() if is_asked), None):
         raise ValueError(
             f"{name} needs our own layers, and this model is computed by transformers' (model_impl 'transformers'); "

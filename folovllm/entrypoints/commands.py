@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import folovllm
-from folovllm.config import EMBEDDED_MODEL, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from folovllm.config import EMBEDDED_MODEL, CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from folovllm.engine.chat_messages import chat_to_prompt
 from folovllm.outputs import RequestMetrics, RequestOutput
 from folovllm.sampling_params import SamplingParams
@@ -28,7 +28,7 @@ from folovllm.sampling_params import SamplingParams
 Messages = list[dict[str, str]]
 CHAT_HELP = "/reset forgets the conversation · /quit (or Ctrl-D) ends · Ctrl-C stops an answer"
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
-ENGINE = (ModelConfig, CacheConfig, SchedulerConfig)
+ENGINE = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig)
 SAMPLING = (
     "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
     "presence_penalty", "frequency_penalty", "stop", "ignore_eos")  # fmt: skip

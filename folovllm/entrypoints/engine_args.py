@@ -13,8 +13,8 @@ import argparse
 from dataclasses import asdict, fields, make_dataclass
 from typing import TYPE_CHECKING, Any
 
-from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from folovllm.engine.defaults import HUB, NEUTRAL, SPELLINGS, config_for_llm
+from folovllm.config import EngineConfig, ModelConfig
+from folovllm.engine.defaults import HUB, LAYERS, NEUTRAL, SPELLINGS, config_for_llm
 from folovllm.entrypoints.cli.parser import add_engine_arguments
 
 
@@ -43,7 +43,7 @@ class _Args:
 
 
 _NAMES = dict.fromkeys(
-    [*(field.name for layer in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(layer)),
+    [*(field.name for layer in LAYERS for field in fields(layer)),
      "speculative_config", *SPELLINGS, *NEUTRAL, *HUB]
 )  # fmt: skip
 EngineArgs = make_dataclass("EngineArgs", [(name, Any, None) for name in _NAMES], bases=(_Args,))

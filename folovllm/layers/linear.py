@@ -39,6 +39,10 @@ class LinearMethod:
         """That of one layer: `parts` are its tensors' names in the checkpoint below "`parent`."."""
         return self
 
+    def columns_together(self, in_features: int) -> int:
+        """Of how many columns the parts must be into which ranks cut a weight of so many columns in all."""
+        return 1
+
     def create_weights(self, layer: Linear, *, bias: bool) -> None:
         """Parameters with nothing in them, which the checkpoint will fill."""
         layer.weight = nn.Parameter(torch.empty(layer.out_features, layer.in_features), requires_grad=False)

@@ -1,7 +1,8 @@
 """What computes a decoder's layers beside attention, in plain torch.
 
 The layers hold weights and know their shapes. How they are computed is given to them when the model is built, by one
-object for all of them: how products are made, and the three small operations between products.
+object for all of them: how products are made, the three small operations between products, and the two ends of the
+vocabulary.
 
     norm ─ qkv ─ norm_rotary ─ attention ─ o ─▶ (+) ─ norm ─ gate·up ─ silu_mul ─ down ─▶ (+) ─▶ …
 
@@ -18,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from folovllm.layers.linear import PLAIN, Linear, LinearMethod
+from folovllm.distributed.parallel_state import GroupCoordinator
+from folovllm.layers.linear import PLAIN, Embedding, Linear, LinearMethod, LMHead
 from folovllm.layers.norm import Norm, QKNorm, RMSNorm, rms_norm
 from folovllm.layers.rotary import Rotary, apply_rotary
 
@@ -48,6 +50,10 @@ class LayerOps:
     rms_norm: Norm = rms_norm
     norm_rotary: Callable[[torch.Tensor, QKNorm | None, Rotary, int, int], QKV] = norm_rotary
     silu_mul: Callable[[torch.Tensor], torch.Tensor] = silu_mul
+    embedding: Callable[[int, int], Embedding] = Embedding
+    lm_head: Callable[[int, int, LinearMethod], LMHead] = LMHead
+    group: GroupCoordinator | None = None
+    """Of the ranks that compute these layers together; None: there is one."""
 
     def process_weights_after_loading(self, model: nn.Module) -> None:
         """One layer after the other, so that memory holds two forms of one weight at most."""

@@ -21,7 +21,7 @@ from torch import nn
 
 from folovllm.attention.backend import Attention, AttentionExtras
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.layers.linear import Embedding, Linear, LMHead
+from folovllm.layers.linear import Linear, LMHead
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.rotary import Rotary, RotaryEmbedding
@@ -131,7 +131,7 @@ class Decoder(nn.Module):
     def __init__(self, spec: DecoderSpec, max_model_len: int, ops: LayerOps) -> None:
         super().__init__()
         self.ops = ops
-        self.embed_tokens = Embedding(spec.vocab_size, spec.hidden_size)
+        self.embed_tokens = ops.embedding(spec.vocab_size, spec.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(spec, ops, i) for i in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
         self.rotary = RotaryEmbedding(spec.head_size, max_model_len, spec.rope)
@@ -149,7 +149,7 @@ class DecoderForCausalLM(nn.Module):
         self.decoder_spec = spec = spec.within(max_model_len)
         self.model = Decoder(spec, max_model_len, ops)
         head = "model.embed_tokens" if spec.tie_word_embeddings else "lm_head"
-        self.lm_head = LMHead(spec.hidden_size, spec.vocab_size, ops.linear.for_layer("", [head]))
+        self.lm_head = ops.lm_head(spec.hidden_size, spec.vocab_size, ops.linear.for_layer("", [head]))
         if spec.tie_word_embeddings:
             self.lm_head.tie_to(self.model.embed_tokens)
 

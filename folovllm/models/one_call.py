@@ -41,6 +41,7 @@ ROWS_OF_CALL = 8192
 class Shape(Structure):
     _fields_ = [
         *((name, INT) for name in ("hidden", "intermediate", "num_heads", "num_kv_heads", "head_size", "block_size")),
+        ("group", POINTER),
         *((name, FLOAT) for name in ("eps", "scale")),
     ]
 
@@ -107,6 +108,8 @@ class OneCallOps(CompiledOps):
                 byref(prepared.shape), byref(step), prepared.layers, first, min(first + together, num_layers),
                 num_layers, norm.weight.data_ptr(), residual.data_ptr(), scratch.data_ptr(), out.data_ptr(),
             )  # fmt: skip
+        if self.group is not None:
+            self.group.check()
         return out
 
     def prepared_for(self, layers: Iterable[nn.Module], norm: RMSNorm) -> Prepared | None:
@@ -125,6 +128,10 @@ class OneCallOps(CompiledOps):
         attentions, self._layers = [layer.self_attn.attn for layer in layers], layers
         self._bound = [(attention, attention.backend, attention.kv_cache) for attention in attentions]
         self.prepared = _prepared(layers, norm.eps, self.flowing)
+        if self.group is not None and self.prepared is not None:
+            self.prepared.shape.group = self.group.collectives.address
+            if self.prepared.shape.group is None:  # its sums are made elsewhere
+                self.prepared = None
 
 
 def _step(backend: CPUBackend, metadata: AttentionMetadata, rotary: Rotary, wanted: torch.Tensor | None) -> Step:

@@ -23,11 +23,13 @@ import torch
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
 
+from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.layers.ops import LayerOps
 from folovllm.model_files import checkpoint_files, readable_errors, resolve_model_path
 from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, check_memory, read_heads
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
+from folovllm.models.shard import Shard, parallel_ops, read_part, shard_of
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -46,30 +48,38 @@ def build_model(
     *,
     seed: int = 0,
     ops: LayerOps | None = None,
+    group: GroupCoordinator | None = None,
 ) -> DecoderForCausalLM:
     """Our model for a transformers configuration, with its weights in place.
 
     Args:
         weights: a folder with *.safetensors, or None for random numbers of the right shapes ("dummy").
         ops: what computes the layers; None: plain torch.
+        group: of the ranks that have a part of the model each, this one among them; None: it has all.
 
     Raises:
         ModelLoadError: unknown architecture; a wrong field of the configuration, by name; see check_checkpoint.
     """
-    spec, ops = decoder_spec(config), ops or LayerOps()
+    spec, ops, shard = decoder_spec(config), ops or LayerOps(), None
+    if group is not None:
+        shard = shard_of(spec, ops.linear, group.rank, group.world_size)
     with readable_errors(config.name_or_path or config.model_type):
         found = None if weights is None else read_heads(weights)
         with torch.device("meta"), default_dtype(dtype):  # shapes without memory
             shape = DecoderForCausalLM(spec, max_model_len, ops)
         if found is not None:
             check_checkpoint(shape, found)
+        if shard is not None and group is not None:
+            spec, ops = shard.spec, parallel_ops(ops, shard, group)
+            with torch.device("meta"), default_dtype(dtype):
+                shape = DecoderForCausalLM(spec, max_model_len, ops)
         check_memory(shape, max_model_len, device)
         with torch.device(device), default_dtype(dtype):
             model = DecoderForCausalLM(spec, max_model_len, ops).eval()  # parameters are empty: no memory is touched
     if weights is None:
         fill_with_dummy_weights(model, seed)
     else:
-        load_weights(model, iterate_safetensors(weights))
+        load_weights(model, iterate_safetensors(weights, shard))
     ops.process_weights_after_loading(model)
     return model
 
@@ -94,8 +104,9 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(previous)
 
 
-def iterate_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of every tensor of the checkpoint in the folder, shards in name order."""
+def iterate_safetensors(folder: Path, shard: Shard | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of every tensor of the checkpoint in the folder, files in name order; or a rank's part of them,
+    and no more is read."""
     for path in checkpoint_files(folder):
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
@@ -103,7 +114,10 @@ def iterate_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
             # The file is opened anew for each tensor. It is mapped into memory, and pages that were read stay in this
             # process as long as the mapping lives: one mapping for all tensors would peak at twice the weights.
             with safe_open(path, framework="pt") as file:
-                yield name, file.get_tensor(name)
+                if shard is None:
+                    yield name, file.get_tensor(name)
+                elif (part := read_part(file.get_slice(name), name, shard)) is not None:
+                    yield name, part
 
 
 @torch.no_grad()

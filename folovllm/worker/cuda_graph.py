@@ -30,7 +30,7 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.layers.linear import LinearMethod
+from folovllm.layers.linear import LinearMethod, LMHead
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
 from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams
 from folovllm.utils.upload import unpack_inputs
@@ -100,15 +100,19 @@ class GraphBuffers:
         """Copy a step's inputs, padded to `size`, to where the kernels look for them. The settings of the draws are
         copied only when they are others than the last time. None: no draw of the step is read."""
         assert inputs.packed is not None, "a step that is not padded has no graph"
-        self.packed[:, :size].copy_(inputs.packed)
-        # Columns further right keep what they held: no kernel reads behind a sequence's end.
-        tables = inputs.metadata.block_tables
-        self.block_tables[:size, : tables.shape[1]].copy_(tables)
+        self.load_arrays(inputs.packed, inputs.metadata.block_tables)
         if gumbel_params is not None and gumbel_params is not self._settings_of:
             count = gumbel_params.packed.shape[1]
             self.settings[:, :count].copy_(gumbel_params.packed)
             self.settings[:, count:size].zero_()  # padding is greedy
             self._settings_of = gumbel_params
+
+    def load_arrays(self, packed: torch.Tensor, tables: torch.Tensor) -> None:
+        """StepInputs.packed and the block tables."""
+        size = len(tables)
+        self.packed[:, :size].copy_(packed)
+        # Columns further right keep what they held: no kernel reads behind a sequence's end.
+        self.block_tables[:size, : tables.shape[1]].copy_(tables)
 
 
 class GraphOutputs:
@@ -158,7 +162,9 @@ class CudaGraphs:
             torch.cuda.empty_cache()  # torch.cuda.graph does it too, and what it gives back is not the graph's
             free_before = torch.cuda.mem_get_info()[0]
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+            # NCCL's own thread asks the device now and then, which only the recording thread must not do.
+            mode = "global" if self.model.model.ops.group is None else "thread_local"
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode=mode):
                 self._forward(size)
             self.recorded[size] = graph
             self.graph_bytes[size] = free_before - torch.cuda.mem_get_info()[0]
@@ -169,10 +175,13 @@ class CudaGraphs:
         hidden, logits, tokens = self.outputs.first(size)
         hidden.copy_(self.model(*self.buffers.inputs(size)))
         head = self.model.lm_head
-        if type(head.method) is LinearMethod:  # into place: a copy would read and write 304 KB a row
+        if (
+            type(head) is LMHead and type(head.method) is LinearMethod
+        ):  # into place: a copy would read and write 304 KB a row
             torch.mm(hidden, head.weight.t(), out=logits)
         else:
-            logits.copy_(self.model.compute_logits(hidden))
+            computed = self.model.compute_logits(hidden)
+            logits[: len(computed)].copy_(computed)  # on other ranks than the first there are no rows
         if self.draws:
             gumbel_params, positions = self.buffers.gumbel_params(size)
             gumbel_params.draw(logits, positions, out=tokens)
@@ -180,6 +189,11 @@ class CudaGraphs:
     def size_for(self, num_seqs: int) -> int | None:
         """The batch size to which `num_seqs` sequences must be padded; None: no graph is that large."""
         return padded_size(num_seqs, self.sizes)
+
+    def replay_empty(self, size: int) -> None:
+        """Of `size` sequences of one token, in the null block."""
+        self.buffers.clear(size)
+        self.recorded[size].replay()
 
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None

@@ -47,13 +47,14 @@ class CacheSize:
 
 def size_kv_cache(
     token_bytes: int, cache: CacheConfig, limits: SchedulerConfig, device: torch.device,
-    measure_step: Callable[[], int],
+    measure_step: Callable[[], int], sharing: int = 1,
 ) -> CacheSize:  # fmt: skip
     """
     Args:
         token_bytes: keys and values of one token in all layers.
         limits: with max_model_len filled in.
         measure_step: bytes that a full-size step takes beyond weights and cache; asked on a GPU only.
+        sharing: how many ranks take a cache out of a CPU's memory.
 
     Raises:
         ValueError: memory has no room for a single block, or for the blocks asked for by num_kv_blocks; swapping is
@@ -70,7 +71,7 @@ def size_kv_cache(
                 f"where {free / GIB:.2f} GiB are free; lower it or block_size"
             )
     else:
-        budget, reason = _budget(cache.gpu_memory_utilization, device, measure_step)
+        budget, reason = _budget(cache.gpu_memory_utilization, device, measure_step, sharing)
         num_blocks = min(budget // block_bytes, most)
         if num_blocks < 1:
             raise ValueError(
@@ -88,12 +89,13 @@ def size_kv_cache(
     return CacheSize(num_blocks, num_swap_blocks, cache.block_size, block_bytes, reason)
 
 
-def _budget(utilization: float, device: torch.device, measure_step: Callable[[], int]) -> tuple[int, str]:
+def _budget(utilization: float, device: torch.device, measure_step: Callable[[], int], sharing: int) -> tuple[int, str]:
     """Bytes that the cache may take now, and a text that says where the figure comes from."""
     if device.type == "cpu":
         release_freed_memory()
         free = free_memory_bytes(device)
-        return int(free * CPU_SHARE), f"{CPU_SHARE:.0%} of {free / GIB:.1f} GiB free memory"
+        part = f" for each of {sharing} ranks" if sharing > 1 else ""
+        return int(free * CPU_SHARE / sharing), f"{CPU_SHARE / sharing:.0%} of {free / GIB:.1f} GiB free memory{part}"
     step = measure_step()
     total = total_memory_bytes(device)
     in_use = total - free_memory_bytes(device)

@@ -20,6 +20,7 @@ from functools import partial
 import torch
 
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
 from folovllm.utils.engine_lock import interrupts_allowed
@@ -27,6 +28,7 @@ from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.cuda_graph import CudaGraphs
+from folovllm.worker.follower import Ask, LeadingGraphs, LeadingModel, pack_moves
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
@@ -39,15 +41,16 @@ class ModelRunner:
     """Holds the model, the KV cache, the batch and the sequences' sampling state."""
 
     def __init__(
-        self, model: DecoderForCausalLM, kv_cache: KVCache, sampling: BatchSampler, graphs: CudaGraphs | None, *,
+        self, model: DecoderForCausalLM | LeadingModel, kv_cache: KVCache, sampling: BatchSampler,
+        graphs: CudaGraphs | LeadingGraphs | None, *,
         num_swap_blocks: int, max_num_seqs: int, max_model_len: int, device: torch.device,
-        proposer: Proposer | None = None, rejects: bool = False,
+        proposer: Proposer | None = None, rejects: bool = False, group: GroupCoordinator | None = None,
     ) -> None:  # fmt: skip
+        """group: of the ranks that repeat what this one does; None: there is one."""
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
-        self.device, self.vocab_size = device, model.decoder_spec.vocab_size
+        self.group, self.device, self.vocab_size = group, device, model.decoder_spec.vocab_size
         self._on_device = partial(torch.cuda.device, device) if device.type == "cuda" else nullcontext
-        mover = PinnedBlockMover if device.type == "cuda" else BlockMover
-        self.mover = mover(kv_cache, num_swap_blocks)
+        self.mover = make_mover(kv_cache, num_swap_blocks, device)
         self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
         self.prompt_logprobs = PromptLogprobs(model, device)
         self.speculation = None if proposer is None else Speculation(proposer, self.batch, sampling, rejects=rejects)
@@ -59,7 +62,8 @@ class ModelRunner:
         After a failure the batch is forgotten, since how far the step came is not known.
         """
         try:
-            with interrupts_allowed(), self._on_device():
+            # An interrupt between what is sent and what is computed would leave the ranks at different steps.
+            with interrupts_allowed() if self.group is None else nullcontext(), self._on_device():
                 return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
@@ -70,7 +74,11 @@ class ModelRunner:
     def _execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
         self._update_batch(scheduled)
         if scheduled.moves_blocks:
-            self.mover.move(scheduled)
+            if self.group is None:
+                self.mover.move(scheduled)
+            else:
+                moves = [Ask.MOVE, *pack_moves(scheduled)]
+                self.group.lead(moves, None, lambda: self.mover.move(scheduled))
             if self.speculation is not None:
                 self.speculation.proposer.move(scheduled)
         step = AsyncModelRunnerOutput(self.batch, scheduled.rows)
@@ -152,6 +160,10 @@ class ModelRunner:
                 self.sampling.add(seq)
         for seq in scheduled.grown_seqs:
             self.batch.set_blocks(seq)
+
+
+def make_mover(kv_cache: KVCache, num_swap_blocks: int, device: torch.device) -> BlockMover | PinnedBlockMover:
+    return (PinnedBlockMover if device.type == "cuda" else BlockMover)(kv_cache, num_swap_blocks)
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:

@@ -75,7 +75,7 @@ def run_full_step(
     beside = [tensor.clone() for tensor in inputs]  # of the step before, which may not have been collected yet
     hidden = model(input_ids, positions, metadata)
     logits = model.compute_logits(hidden[: min(limits.max_num_seqs, num_tokens)])
-    for params in HUNGRY:
+    for params in HUNGRY if len(logits) else ():  # another rank than the first draws nothing
         _draw(logits, [SamplingRow(params, [0], [0], frozenset(), None) for _ in range(len(logits))], draws)
     del beside
     num_bytes = cache.num_bytes

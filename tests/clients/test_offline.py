@@ -173,7 +173,7 @@ def test_memory_for_the_cache_may_be_said_in_bytes() -> None:
 
 
 def test_engine_args_are_keywords_of_llm() -> None:
-    args = EngineArgs(num_gpu_blocks_override=40, scheduling_policy="priority", tensor_parallel_size=1)
+    args = EngineArgs(num_gpu_blocks_override=40, scheduling_policy="priority", pipeline_parallel_size=1)
     config = args.create_engine_config()
     assert (config.cache_config.num_kv_blocks, config.scheduler_config.policy) == (40, "priority")
     llm = LLM(**dataclasses.asdict(args))
@@ -183,8 +183,8 @@ def test_engine_args_are_keywords_of_llm() -> None:
     parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
     parsed = EngineArgs.from_cli_args(parser.parse_args(["--num-kv-blocks", "42", "--dtype", "float32"]))
     assert parsed == EngineArgs(num_kv_blocks=42, dtype="float32")
-    with pytest.raises(ValueError, match="tensor_parallel_size must be "):
-        EngineArgs(tensor_parallel_size=2).create_model_config()
+    with pytest.raises(ValueError, match="pipeline_parallel_size must be "):
+        EngineArgs(pipeline_parallel_size=2).create_model_config()
     with pytest.raises(TypeError, match="max_num_sequences"):
         EngineArgs(max_num_sequences=2)
 

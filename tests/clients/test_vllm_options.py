@@ -32,13 +32,13 @@ def refusal(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_a_command_line_of_vllms_is_this_engines() -> None:
     args = typed(
-        "Qwen/Qwen3-0.6B", "--max_model_len=4k", "--max-num-batched-tokens", "2K", "--tensor-parallel-size", "1", "-pp",
+        "Qwen/Qwen3-0.6B", "--max_model_len=4k", "--max-num-batched-tokens", "2K", "-tp", "2", "-pp",
         "1", "--no-enable-lora", "--disable-log-stats", "--enable-auto-tool-choice", "--gpu_memory_utilization", "0.8",
         "--revision", "main", "--download-dir", "/models",
     )  # fmt: skip
     engine = engine_kwargs(args)
     assert (args.model, engine["max_model_len"], engine["max_num_batched_tokens"]) == ("Qwen/Qwen3-0.6B", 4000, 2048)
-    assert (engine["gpu_memory_utilization"], engine["tensor_parallel_size"]) == (0.8, 1)
+    assert (engine["gpu_memory_utilization"], engine["tensor_parallel_size"]) == (0.8, 2)
     assert (engine["revision"], engine["download_dir"]) == ("main", "/models")
 
 
@@ -99,8 +99,8 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ("serve --tensor-parallel-size 2", "tensor_parallel_size must be None or 1, got 2"),
-        ("serve -tp 2", "tensor_parallel_size must be None or 1, got 2"),
+        ("serve --pipeline-parallel-size 2", "pipeline_parallel_size must be None or 1, got 2"),
+        ("serve -pp 2", "pipeline_parallel_size must be None or 1, got 2"),
         ("serve --enable-lora", "enable_lora must be None or False, got True"),
         ("serve --max-model-len 1.2345k", "must be a whole number, got '1.2345k'"),
         ("serve --max-model-len many", "must be a whole number, such as 4096, 4k or 4K"),

@@ -7,7 +7,10 @@ import torch
 import transformers
 
 from folovllm import LLM, ModelLoadError, SamplingParams
+from folovllm.config import EngineConfig
+from folovllm.engine.parts import choose_parts
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.registry import model_spec
 from folovllm.models.transformers_model import TransformersForCausalLM
 from tests.helpers import add_byte_tokenizer, hf_greedy
 from workshop.model_types import NO_ENDS, config_of, generate, make_model, make_prompts
@@ -107,6 +110,13 @@ def test_what_our_layers_do_is_refused(option, gpt2):
     name = "batch_invariant=True" if "batch_invariant" in option else "quantization"
     with pytest.raises(ValueError, match=f"^{name} needs our own layers, and this model is computed by transformers'"):
         make(gpt2[1], **option)
+
+
+def test_it_is_not_cut_between_ranks(gpt2):
+    config = EngineConfig.from_kwargs(model=str(gpt2[1]), tensor_parallel_size=2, max_model_len=128)
+    spec = model_spec("auto", gpt2[0].config, 128)
+    with pytest.raises(ValueError, match="^tensor_parallel_size=2 needs our own layers, and this model is computed by"):
+        choose_parts(config, gpt2[0].config, torch.float32, torch.device("cpu"), spec)
 
 
 def test_missing_weights_are_refused_by_name(gpt2, tmp_path):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from folovllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from folovllm.engine.defaults import DEFAULTS, HUB, NEUTRAL
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.vllm_options import human_readable_int, with_dashes, words_of_config
@@ -53,6 +53,8 @@ HELP = {
     "async_scheduling": "schedule a step before the tokens of the last are known (default: on for a GPU)",
     "max_n": "largest n and best_of that a request may ask for; -1: any number",
     "performance_mode": "interactivity: short gaps between tokens; throughput: fewer and larger steps",
+    "tensor_parallel_size": "ranks that have a part of the model each: a GPU, or a share of the CPU's cores",
+    "distributed_timeout_seconds": "a rank for which the others wait longer is given up, and the engine with it",
     "max_tokens": "stop after this many new tokens",
     "min_tokens": "do not stop before this many",
     "temperature": "0 is greedy, higher is more varied",
@@ -73,9 +75,13 @@ _GROUPS = {
     ModelConfig: "the model",
     CacheConfig: "the KV cache",
     SchedulerConfig: "the scheduler",
+    ParallelConfig: "the ranks",
 }
-# vLLM's names of two fields.
-_SPELLINGS = {"--scheduling-policy": ("policy", str), "--num-gpu-blocks-override": ("num_kv_blocks", int)}
+# vLLM's other names of fields.
+_SPELLINGS = {
+    "--scheduling-policy": ("policy", str), "--num-gpu-blocks-override": ("num_kv_blocks", int),
+    "-tp": ("tensor_parallel_size", int),
+}  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):

@@ -2,7 +2,7 @@
 
     --max_model_len 4k             --max-model-len 4000; 4K is 4096
     --config serve.yaml            the options in a file; what is typed counts more
-    --tensor-parallel-size 1       says what is so anyway; 2 is refused by name
+    --pipeline-parallel-size 1     says what is so anyway; 2 is refused by name
 
 vLLM: utils/argparse_utils.py (FlexibleArgumentParser), engine/arg_utils.py
 """
@@ -20,7 +20,7 @@ from folovllm.utils.checks import describe, did_you_mean
 from folovllm.utils.named_files import read_file, wrong_file
 
 _POWERS = "kmgt"
-_SHORT = {"tensor_parallel_size": "-tp", "pipeline_parallel_size": "-pp", "data_parallel_size": "-dp"}
+_SHORT = {"pipeline_parallel_size": "-pp", "data_parallel_size": "-dp"}
 _HUB_HELP = {
     "revision": "branch, tag or commit of a model of the hub (default: its main branch)",
     "download_dir": "folder that models of the hub are kept in (default: huggingface_hub's cache)",

@@ -12,7 +12,9 @@ vLLM: model_executor/layers/linear.py (LinearMethodBase), model_executor/layers/
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +39,12 @@ class QuantizedLinear(LinearMethod):
 
     def __init__(self, scheme: QuantScheme, name: str) -> None:
         self.scheme, self.name = scheme, name
+
+    def columns_together(self, in_features: int) -> int:
+        """A rank's codes are those of the whole row: its part is whole groups, and whole words of packed codes."""
+        if self.scheme.format == "plain":
+            self.scheme = replace(self.scheme, group_size=self._group_size(in_features))
+        return 8 if self.scheme.group_size == -1 else math.lcm(8, self.scheme.group_size)
 
     def create_weights(self, layer: Linear, *, bias: bool) -> None:
         super().create_weights(layer, bias=bias)
@@ -75,11 +83,15 @@ class QuantizedLinear(LinearMethod):
         kinds = FORMATS[self.scheme.format].tensors(layer.parts[part], layer.in_features, self.scheme)
         return {kind: layer.get_parameter(_parameter(part, kind)) for kind in kinds}
 
+    def _group_size(self, in_features: int) -> int:
+        size = self.scheme.group_size
+        while size != -1 and in_features % size:
+            size = size // 2 if size > 8 else -1
+        return size
+
     def _codes(self, layer: Linear) -> Codes:
         if self.scheme.format == "plain":
-            weight, size = layer.weight.detach(), self.scheme.group_size
-            while size != -1 and weight.shape[1] % size:
-                size = size // 2 if size > 8 else -1
+            weight, size = layer.weight.detach(), self._group_size(layer.in_features)
             return round_to_nearest(weight, bits=self.scheme.bits, group_size=size, symmetric=self.scheme.symmetric)
         parts = []
         for part in layer.parts:

@@ -1,9 +1,9 @@
 """Attention whose bits depend on what a query sees and on nothing else: one list of queries, one tile, one order.
 
 Decodes go to our own kernel for prompts, on both devices. So a token that is decoded is a prompt of one query, and
-whether it came by a prefill, by a chunk or by a decode cannot be told:
+whether it came by a prefill, by a chunk or by a decode changes no bit:
 
-    CPU     csrc/prefill.cpp reads the keys of a sequence in tiles that lie at the same places whatever is asked, and
+    CPU     csrc/prefill.cpp reads the keys of a sequence in tiles that begin at the same positions for every query, and
             adds them up row by row
     CUDA    paged_prefill has one tile of 64 rows (32 in float32) for one query as for a thousand. A query's rows in it
             follow from its position, not from where a chunk begins

@@ -23,7 +23,7 @@ class Lists:
     """The sequences of a step, those with one query and the others, the same in every layer."""
 
     decodes_apart = True
-    """Whether one query is decode()'s; else it is prefill()'s, as several are."""
+    """True: sequences with one query are computed by decode(). False: all sequences by prefill()."""
 
     def __init__(self, metadata: AttentionMetadata) -> None:
         self.metadata = metadata

@@ -72,7 +72,7 @@ class AttentionBackend(ABC):
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         """Causal attention of q [num_tokens, num_heads, head_size] over each sequence's cache; same shape out.
 
-        The new tokens' K and V have been written already. Query j of a sequence with m queries and n keys sits at
+        The new tokens' K and V have been written already. Query j of a sequence with m queries and n keys is at
         position n - m + j and sees keys 0 .. n - m + j.
         """
 

@@ -5,7 +5,7 @@
     CUDA    write      store_kv_fp8
             forward    paged_decode, paged_prefill; a tile of K and V is converted to q's dtype when it has come
 
-The scale is 1: a stored number means itself. e4m3 reaches from 2^-9 to 448, and keys and values of the models here lie
+The scale is 1: a stored number means itself. e4m3 reaches from 2^-9 to 448, and keys and values of the models here are
 well inside. Three bits of mantissa are a relative error of 1/16 at most for a number in that range.
 
 On a CPU this saves memory, not time: no CPU instruction multiplies 8 bits of this kind, so each block is converted in

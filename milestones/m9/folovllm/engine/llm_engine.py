@@ -1,0 +1,276 @@
+"""The engine: requests go in, one step at a time brings tokens, outputs come out.
+
+    add_request ─▶ InputProcessor ─▶ EngineCore.step() ─▶ OutputProcessor ─▶ RequestOutput
+                                       ▲             │
+                                       └─ next step ─┘
+
+A step is one forward for all sequences that take part, and one token for each of them. Requests join and leave between
+steps. Threads may share an engine: each call has it to itself, and the requests of all are computed together.
+
+vLLM: v1/engine/llm_engine.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Generator, Set
+from itertools import count
+from typing import Any, cast
+
+from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from folovllm.engine.build import build_engine_core
+from folovllm.engine.core import StepFailedError
+from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.one_thread import threads_for_steps
+from folovllm.engine.output_processor import OutputProcessor
+from folovllm.engine.ranks import start_ranks
+from folovllm.engine.stats import EngineStats, TokenCounter
+from folovllm.hf_config import load_generation_config, load_hf_config
+from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
+from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
+from folovllm.request import Request
+from folovllm.sampling_params import SamplingParams
+from folovllm.utils.checks import check_int, check_str, wrong
+from folovllm.utils.common import set_random_seed
+from folovllm.utils.engine_lock import EngineLock
+from folovllm.utils.ids import next_unused
+
+
+class LLMEngine:
+    """LLMEngine(engine_config) or LLMEngine(model_config, cache_config, scheduler_config)."""
+
+    def __init__(
+        self,
+        config: EngineConfig | ModelConfig,
+        cache_config: CacheConfig | None = None,
+        scheduler_config: SchedulerConfig | None = None,
+    ) -> None:
+        if isinstance(config, ModelConfig):
+            config = EngineConfig(config, cache_config or CacheConfig(), scheduler_config or SchedulerConfig())
+        elif not isinstance(config, EngineConfig):
+            raise wrong("config", "be an EngineConfig or a ModelConfig", config)
+        elif cache_config is not None or scheduler_config is not None:
+            raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
+        set_random_seed(config.model_config.seed)
+        model_config = config.model_config
+        hf_config = load_hf_config(model_config)
+        self.device = resolve_device(model_config)
+        self.dtype = resolve_dtype(model_config, hf_config, self.device)
+        config = dataclasses.replace(config)  # a copy: the caller's stays as it was
+        config.set_max_model_len(resolve_max_model_len(hf_config, model_config.max_model_len))
+        self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
+        self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
+
+        self.core = build_engine_core(
+            config, hf_config, self.dtype, self.device, self.eos_token_ids, group=start_ranks(config, self.device)
+        )
+        self.scheduler, self.runner = self.core.scheduler, self.core.runner
+        self.config = self.core.config  # with all that was decided filled in
+        self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
+        ranks = self.config.parallel_config.tensor_parallel_size
+        self._threads = threads_for_steps(self.model_config.model, ranks)
+        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
+        self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
+        self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
+        # One caller may step the engine, and a step produces for all: the newest output of each request that has not
+        # been fetched, and what ended those that failed.
+        self._outputs: dict[str, RequestOutput] = {}
+        self._failures: dict[str, Exception] = {}
+        self._stream_ids = count()
+        self._streams: set[str] = set()  # the open ones
+        self._tokens = TokenCounter()
+        self._lock = EngineLock()  # of all of the above
+        self._is_stepping = False
+
+    def add_request(
+        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+    ) -> None:
+        """Queue a request. Under policy="priority" a lower number goes first; among equals, the one that came first.
+
+        Raises:
+            ValueError: request_id is in use, priority without that policy; see also InputProcessor.process. A
+                refused request leaves nothing behind.
+        """
+        check_str("request_id", request_id)
+        check_int("priority", priority)
+        if priority != 0 and self.config.scheduler_config.policy != "priority":
+            raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
+        with self._lock:
+            if self.holds({request_id}):
+                raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
+            request = self.input_processor.process(request_id, prompt, params)
+            request.priority = priority
+            self.requests[request_id] = request
+            self.output_processor.begin(request)
+            self.scheduler.add_request(request)
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step; returns the outputs that changed, each with everything its request has so far.
+
+        Outputs of open streams are kept for them.
+
+        Raises:
+            Exception: whatever a request's own logits processor raised. That request is gone; the others go on.
+        """
+        taken: list[RequestOutput] = []
+        try:
+            with self._lock:
+                self.advance()
+                if self._streams or self._failures:
+                    taken += self._take((self._outputs.keys() | self._failures.keys()) - self._streams)
+                else:  # the usual case
+                    taken, self._outputs = list(self._outputs.values()), {}
+            return taken
+        except BaseException:  # an interrupt when the lock is released: what was taken is given out next time
+            self._outputs = {output.request_id: output for output in taken} | self._outputs
+            raise
+
+    def step_for(self, request_ids: Set[str]) -> list[RequestOutput]:
+        """Outputs of these requests only, stepping the engine once if none is at hand; other requests' are kept.
+
+        So several users of one engine (open streams, a generate() among them) each get what is theirs, errors too.
+
+        Raises:
+            RuntimeError: none of the requests is in the engine any more: they have been aborted.
+        """
+        with self._lock:
+            if not self._has_output(request_ids):
+                if self.requests.keys().isdisjoint(request_ids):
+                    raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
+                self.advance()
+            return self._take(request_ids)
+
+    def _has_output(self, request_ids: Set[str]) -> bool:
+        return not self._outputs.keys().isdisjoint(request_ids) or not self._failures.keys().isdisjoint(request_ids)
+
+    def _take(self, request_ids: Set[str]) -> list[RequestOutput]:
+        """The outputs of these requests; raises a failure of one of them first, each once."""
+        for request_id in self._failures.keys() & request_ids:
+            raise self._failures.pop(request_id)
+        return [self._outputs.pop(request_id) for request_id in list(self._outputs) if request_id in request_ids]
+
+    def drain(self) -> tuple[list[RequestOutput], dict[str, Exception]]:
+        """Everything that waits to be fetched, of all requests and streams, and failures by request id: for a caller
+        that serves all users (AsyncLLM)."""
+        with self._lock:
+            drained = list(self._outputs.values()), self._failures
+            self._outputs, self._failures = {}, {}
+            return drained
+
+    def abort_request(self, request_id: str) -> None:
+        """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
+        check_str("request_id", request_id)
+        with self._lock:
+            request = self.requests.pop(request_id, None)
+            self._outputs.pop(request_id, None)
+            self._failures.pop(request_id, None)
+            if request is not None:
+                self.scheduler.abort(request)
+                self.output_processor.discard(request)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether step() has anything to do or to hand out."""
+        return bool(self.requests) or not self._streams.issuperset([*self._outputs, *self._failures])
+
+    def holds(self, request_ids: Set[str]) -> bool:
+        """Whether one of these requests runs, or has outputs that have not been fetched."""
+        return not self.requests.keys().isdisjoint(request_ids) or self._has_output(request_ids)
+
+    def generate_stream(
+        self, prompt: Prompt, params: SamplingParams | None = None
+    ) -> Generator[RequestOutput, None, None]:
+        """Generate for one prompt; yields, per step, only what is new (text, token_ids and logprobs are deltas).
+
+        Other requests may be in the engine and other streams may be open: each gets its own outputs, whichever of them
+        steps the engine.
+        Closing the iterator before its end aborts the request; aborting the request ends the iterator.
+
+        Raises:
+            ValueError: see add_request; also best_of > n and beam search, whose winners are known only at the end.
+        """
+        check_can_stream(params)
+        with self._lock:
+            request_id = next_unused("stream", self._stream_ids, lambda name: self.holds({name}))
+            # Here and not in the generator, so that a bad request fails at the call, not at the first next().
+            self.add_request(request_id, prompt, params)
+            self._streams.add(request_id)
+            stream = self._stream(request_id)
+            next(stream)  # into its try block: closing a generator that never began runs nothing of it
+        return cast("Generator[RequestOutput, None, None]", stream)
+
+    def _stream(self, request_id: str) -> Generator[RequestOutput | None, None, None]:
+        """None first, then the deltas."""
+        delta = OutputDelta()
+        try:
+            yield None
+            while (outputs := self._next_of(request_id)) is not None:
+                for output in outputs:
+                    yield delta.since_last(output)
+        finally:
+            with self._lock:
+                self._streams.discard(request_id)
+                self.abort_request(request_id)  # nothing to do once it has finished
+
+    def _next_of(self, request_id: str) -> list[RequestOutput] | None:
+        with self._lock:
+            return self.step_for({request_id}) if self.holds({request_id}) else None
+
+    def advance(self) -> None:
+        """One step, if there is anything to do; what comes of it stays here to be fetched."""
+        with self._lock:
+            if not self.requests:
+                return
+            if self._is_stepping:
+                raise RuntimeError(
+                    "the engine is in the middle of a step, and a logits processor or the like asks it for the next "
+                    "one: use another engine in there"
+                )
+            self._is_stepping = True
+            try:
+                with self._threads():
+                    self._step()
+            finally:
+                self._is_stepping = False
+
+    def _step(self) -> None:
+        began = time.perf_counter()
+        try:
+            scheduled, output, gained = self.core.step()
+        except StepFailedError as failed:  # the requests that took part are lost, those that wait are not
+            self._fail({seq.request_id for seq in failed.seqs}, failed.error)
+            return
+        rows = scheduled.rows
+        for seq in rows if output.failures else ():
+            if seq.seq_id in output.failures and not seq.is_finished():
+                self._fail({seq.request_id}, output.failures[seq.seq_id])
+        changed, num_tokens, changes = self.output_processor.process_outputs(self.requests, rows, output, gained)
+        self.core.apply(changes)
+        for request in changed:
+            request_output = self._outputs[request.request_id] = self.output_processor.make_output(request)
+            request_output.num_cached_tokens = request.num_cached_tokens or 0
+            if request_output.finished:
+                del self.requests[request.request_id]
+        self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
+
+    def _fail(self, request_ids: set[str], error: Exception) -> None:
+        """These requests end in `error`, which is raised where their outputs are asked for."""
+        for request_id in request_ids & self.requests.keys():
+            self.abort_request(request_id)
+            self._failures[request_id] = error
+
+    def stats(self) -> EngineStats:
+        return EngineStats.of(self.scheduler, self._tokens)
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing that has been computed so far is found by requests that come from now on: after a change of weights,
+        or before a measurement. Requests that run keep what they have. Without prefix caching there is nothing to do.
+        """
+        with self._lock:
+            self.scheduler.kv.reset_prefix_cache()
+
+    def get_tokenizer(self) -> Any:
+        """Raises ValueError under skip_tokenizer_init."""
+        if self.tokenizer is None:
+            raise ValueError("skip_tokenizer_init leaves no tokenizer")
+        return self.tokenizer

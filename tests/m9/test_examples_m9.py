@@ -1,0 +1,25 @@
+"""The example of this milestone runs from a clone with no argument, and says what it sets out to say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.helpers import run_example
+from tests.m9.support import RankThread
+
+NAMES = ["m9_two_ranks.py"]
+
+
+def test_every_example_of_the_milestone_is_tried() -> None:
+    assert {path.name for path in (Path(__file__).parents[2] / "examples").glob("m9_*.py")} == set(NAMES)
+
+
+def test_ranks_have_halves_and_the_same_tokens_come_out(rank_threads: list[RankThread]) -> None:
+    text = run_example(NAMES[0])
+    rows = [re.findall(r"[\d.]+ MB", line) for line in text.splitlines() if line.strip().startswith("rank ")]
+    assert len(rows) == 2
+    assert rows[0] == rows[1]
+    steps, sums = (int(number) for number in re.search(r"(\d+) steps, (\d+) sums", text).groups())
+    assert sums == 9 * steps  # of four layers
+    assert "the same tokens as one rank's: True" in text
