@@ -39,6 +39,7 @@ _ROPE_NEEDED = {
     "llama3": ["factor", "low_freq_factor", "high_freq_factor"],
 }
 _BOOLEANS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
+MAX_EXPERTS = 100_000  # of a model in all its layers; each is a few modules
 _ATTENTION = ("full_attention", "sliding_attention")
 
 
@@ -159,6 +160,28 @@ def check_decoder_config(config: Any) -> None:
     if rope.get("partial_rotary_factor") not in (None, 1.0):
         raise wrong("partial_rotary_factor", "be 1: heads are turned whole", rope["partial_rotary_factor"])
     _check_layers(config)
+    if hasattr(config, "num_experts_per_tok"):
+        _check_experts(config)
+
+
+def _check_experts(config: Any) -> None:
+    """Of a mixture of experts: Qwen's names, or Mixtral's, whose experts have intermediate_size."""
+    name = "num_local_experts" if config.model_type == "mixtral" else "num_experts"
+    check_int(name, count := getattr(config, name, None), 1)
+    if count * config.num_hidden_layers > MAX_EXPERTS:
+        raise wrong(name, f"be at most {MAX_EXPERTS // config.num_hidden_layers} in so many layers", count)
+    check_int("num_experts_per_tok", config.num_experts_per_tok, 1)
+    if config.num_experts_per_tok > count:
+        raise wrong("num_experts_per_tok", f"be at most {name} ({count})", config.num_experts_per_tok)
+    for size in ("moe_intermediate_size", "shared_expert_intermediate_size"):
+        if hasattr(config, size):
+            _check_size(size, getattr(config, size))
+    if hasattr(config, "decoder_sparse_step"):
+        check_int("decoder_sparse_step", config.decoder_sparse_step, 1)
+        check_bool("norm_topk_prob", config.norm_topk_prob)
+        dense = config.mlp_only_layers
+        if not isinstance(dense, list) or not set(map(str, dense)) <= set(map(str, range(config.num_hidden_layers))):
+            raise wrong("mlp_only_layers", f"be a list of numbers below {config.num_hidden_layers}", dense)
 
 
 def _check_head(config: Any) -> None:
@@ -179,7 +202,7 @@ def _check_layers(config: Any) -> None:
     kinds = getattr(config, "layer_types", None) or []
     if not isinstance(kinds, list) or not set(map(str, kinds)) <= set(_ATTENTION):
         raise wrong("layer_types", f"be a list of {' and '.join(map(repr, _ATTENTION))}", kinds)
-    if getattr(config, "sliding_window", None) is not None:
+    if getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True):
         check_int("sliding_window", config.sliding_window, 1)
     elif "sliding_attention" in kinds:
         raise wrong("sliding_window", "be given, since layer_types has 'sliding_attention'", None)

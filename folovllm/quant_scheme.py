@@ -28,6 +28,8 @@ Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "plain"]
 SUPPORTED = "gptq, awq, and compressed-tensors in the formats pack-quantized and int-quantized"
 WAY_OUT = "load the checkpoint that it was made from, or quantise that with `folovllm quantize`"
 TIED_HEAD = "model.embed_tokens"
+ROUTERS = (".gate", ".shared_expert_gate")
+"""How the names end of the small products that choose experts: a rounded one would choose others."""
 LONGEST_MATCH = 0.5
 """Seconds for a regular expression of a checkpoint on one name."""
 
@@ -57,7 +59,8 @@ class QuantScheme:
         TIED_HEAD, and no checkpoint holds codes for it."""
         if self.head is not None and (name == "lm_head" or (name == TIED_HEAD and self.head.format == "plain")):
             return self.head
-        left_out = name == TIED_HEAD or any(_matches(pattern, name) for pattern in self.ignore)
+        never = name == TIED_HEAD or name.endswith(ROUTERS)
+        left_out = never or any(_matches(pattern, name) for pattern in self.ignore)
         return None if left_out else self
 
 

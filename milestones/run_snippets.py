@@ -115,7 +115,7 @@ def _in_any_language(page: str) -> str:
 
 def tree_of(page: str) -> str:
     """The milestone whose tree a page is read in; "" for the repository's root."""
-    match = re.match(r"docs/\w+/(m\d)/", page)
+    match = re.match(r"docs/\w+/(m\d+)/", page)
     return match[1] if match else ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,3 +110,14 @@ def uncommitted(root: Path) -> list[str]:
     """Paths that differ between HEAD and the working tree."""
     status = git(root, "status", "--porcelain", "-z", "--no-renames").split(b"\0")
     return [os.fsdecode(entry[3:]) for entry in status if entry]
+
+
+def merge(mine: bytes, before: bytes, after: bytes, *options: str) -> bytes | None:
+    """Both changes in one text, or None where they meet. --ours: `mine` where they meet."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = [Path(scratch) / name for name in ("mine", "before", "after")]
+        for file, data in zip(files, (mine, before, after), strict=True):
+            file.write_bytes(data)
+        command = ["git", "merge-file", "--stdout", *options, *map(str, files)]
+        done = subprocess.run(command, capture_output=True, check=False)
+    return done.stdout if done.returncode == 0 else None

@@ -19,13 +19,25 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.llama import LlamaConfig
+from transformers.models.mixtral import MixtralConfig
 from transformers.models.qwen2 import Qwen2Config
+from transformers.models.qwen2_moe import Qwen2MoeConfig
 from transformers.models.qwen3 import Qwen3Config
+from transformers.models.qwen3_moe import Qwen3MoeConfig
 
 _CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "qwen3": Qwen3Config,
     "qwen2": Qwen2Config,
     "llama": LlamaConfig,
+    "qwen3_moe": Qwen3MoeConfig,
+    "qwen2_moe": Qwen2MoeConfig,
+    "mixtral": MixtralConfig,
+}
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+_OF_KIND: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {**_EXPERTS, "norm_topk_prob": True},
+    "qwen2_moe": {**_EXPERTS, "shared_expert_intermediate_size": 40},
+    "mixtral": {"num_local_experts": 4},
 }
 
 
@@ -47,6 +59,7 @@ def tiny_hf_config(kind: str, **over: Any) -> PreTrainedConfig:
         "eos_token_id": None,
         "pad_token_id": None,
         "tie_word_embeddings": False,
+        **_OF_KIND.get(kind, {}),
         **over,
     }
     return _CONFIGS[kind](**values)

@@ -3,6 +3,8 @@
 rows      a request each; dark where it computes prompt tokens, light where one token decodes, dashed while it waits
 bars      how many tokens each step computes, by request
 below     what the milestone is about: one cache, slots, blocks, or the lanes of host and device
+
+The same code draws in the reader's browser what other requests and settings come to (milestones/site/live/driver.py).
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from workshop.example_svg import ACCENT, EMPTY, LINE, MUTED, WIDTH, Picture, box, line, text
-from workshop.example_trace import BLOCK_SIZE, BUDGET, MAX_MODEL_LEN, NUM_BLOCKS, REQUESTS
+from workshop.example_trace import REQUESTS
 
 LEFT, COLUMN = 164, 48
 ROW, CELL, TOP = 40, 34, 74
-DARK = {"A": "#7fb3a6", "B": "#8fa8d0", "C": "#d9a06b"}
-LIGHT = {"A": "#cfe5df", "B": "#d6e1f2", "C": "#f3dfc8"}
-PER_TOKEN = 2.8  # pixels of a bar
+DARK = {"A": "#7fb3a6", "B": "#8fa8d0", "C": "#d9a06b", "D": "#b596c9", "E": "#a8ad5c", "F": "#d08f9d"}
+LIGHT = {"A": "#cfe5df", "B": "#d6e1f2", "C": "#f3dfc8", "D": "#e8dcf0", "E": "#e6e8c4", "F": "#f4dce1"}
+PER_TOKEN, HIGHEST = 2.8, 78  # pixels of a bar: for each token, and at most
 
 TITLES = {
     "m0": ("M0: three requests and their states; nothing computes yet", "M0：三个请求和它们的状态，还没有什么在计算"),
@@ -41,49 +43,61 @@ def draw(milestone: str, trace: dict[str, Any]) -> str:
     return _states(trace["states"]) if milestone == "m0" else _steps(milestone, trace)
 
 
-def _heading(picture: Picture, milestone: str, right: tuple[str, str]) -> tuple[str, str]:
-    title = TITLES[milestone]
+def sizes(trace: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """Name, prompt and output of each request, the example's where the trace has none of its own."""
+    if "requests" in trace:
+        return [(name, prompt, outputs) for name, prompt, outputs, *_ in trace["requests"]]
+    return [(name, prompt, outputs) for name, _, prompt, outputs, _ in REQUESTS]
+
+
+def _heading(picture: Picture, title: tuple[str, str], right: tuple[str, str]) -> tuple[str, str]:
     picture.add(
         text(22, 34, *title, font_size="16", font_weight="bold"),
-        text(WIDTH - 22, 34, *right, text_anchor="end", fill=MUTED),
+        text(picture.width - 22, 34, *right, text_anchor="end", fill=MUTED),
     )
     return title
 
 
 def _steps(milestone: str, trace: dict[str, Any]) -> str:
-    steps, frames = trace["steps"], len(trace["steps"])
-    picture = Picture(frames)
+    steps, frames, requests = trace["steps"], len(trace["steps"]), sizes(trace)
+    has_budget = "requests" in trace or milestone in ("m5", "m6", "m8")
+    beside = 250 if trace["settings"].get("enable_prefix_caching") else 84 if has_budget else 0  # for words
+    picture = Picture(frames, max(WIDTH, int(column(frames + 1)) + beside))
     computed = sum(part["n"] for step in steps for part in step)
+    name = milestone.upper()
     title = _heading(
         picture,
-        milestone,
+        (f"{name}: what it decides", f"{name} 的决定") if "requests" in trace else TITLES[milestone],
         (f"{frames} steps, {computed} tokens computed", f"{frames} 步，共计算 {computed} 个 token"),
     )
     picture.add(text(22, 62, "step", "步", fill=MUTED))
-    base = TOP + 3 * ROW + 82
+    base = TOP + len(requests) * ROW + 82
     for step in range(1, frames + 1):
         picture.during(step, step, False, box(column(step) - 2, 48, COLUMN - 4, base - 44, "#f3ead6", "none"))
         picture.add(text(column(step) + COLUMN / 2 - 4, 62, str(step), text_anchor="middle", fill=MUTED))
-    for row, (name, _, size, outputs, _) in enumerate(REQUESTS):
-        said = (f"{size} + {outputs} tokens", f"{size} + {outputs} 个 token")
-        _request_row(picture, trace, name, TOP + row * ROW, said)
-    _bars(picture, steps, base, budget=BUDGET if milestone in ("m5", "m6", "m8") else None)
+    for row, request in enumerate(requests):
+        _request_row(picture, trace, request, TOP + row * ROW)
+    _bars(picture, steps, base, budget=trace["settings"]["max_num_batched_tokens"] if has_budget else None)
     below: dict[str, Callable[[Picture, dict[str, Any], int], int]] = {"m1": _cache, "m2": _slots, "m4": _lanes}
     height = below.get(milestone, _blocks)(picture, trace, base + 34)
     return picture.svg(title, height)
 
 
-def _request_row(picture: Picture, trace: dict[str, Any], name: str, y: int, said: tuple[str, str]) -> None:
+def _request_row(picture: Picture, trace: dict[str, Any], request: tuple[str, int, int], y: int) -> None:
+    name, size, outputs = request
     picture.add(
         text(22, y + 22, name, font_weight="bold", font_size="15"),
-        text(40, y + 22, *said, fill=MUTED),
+        text(40, y + 22, f"{size} + {outputs} tokens", f"{size} + {outputs} 个 token", fill=MUTED),
     )
-    size, outputs = next(request[2:4] for request in REQUESTS if request[0] == name)
-    taking = {i: part for i, step in enumerate(trace["steps"], 1) for part in step if part["r"] == name}
-    for step in range(trace["arrived"][name], max(taking) + 1):
+    taking = {i: part for i, step in enumerate(trace["steps"], 1) for part in step if part["r"] == name and part["n"]}
+    lost = {i for i, more in enumerate(trace.get("more", []), 1) if name in more["gave_way"]}
+    last = len(trace["steps"]) if trace.get("unfinished") else max(taking, default=0)
+    for step in range(trace["arrived"].get(name, last + 1), last + 1):
         x = column(step) + 2
         if step not in taking:
-            picture.from_step(step, box(x, y, COLUMN - 12, CELL, "none", MUTED, stroke_dasharray="4 3"))
+            cross = [text(x + (COLUMN - 12) / 2, y + 23, "✕", text_anchor="middle", fill=ACCENT, font_weight="bold")]
+            dashed = box(x, y, COLUMN - 12, CELL, "none", ACCENT if step in lost else MUTED, stroke_dasharray="4 3")
+            picture.from_step(step, dashed, *(cross if step in lost else []))
             continue
         part = taking[step]
         prompt = part["start"] < size
@@ -99,8 +113,8 @@ def _request_row(picture: Picture, trace: dict[str, Any], name: str, y: int, sai
                 text(middle, y + 30, f"→ {gained}", text_anchor="middle", fill=ACCENT),
             ]
         picture.from_step(step, box(x, y, COLUMN - 12, CELL, fill), *numbers)
-    joins = min(taking)
-    if found := taking[joins]["start"]:
+    joins = min(taking, default=0)
+    if joins and (found := taking[joins]["start"]):
         frame = box(column(joins) - 0.5, y - 2.5, COLUMN - 7, CELL + 5, "none", ACCENT, stroke_width="2")
         words = (f"{found} of {size} prompt tokens found", f"{size} 个提示词 token 里有 {found} 个已经算过")
         picture.from_step(joins, frame, text(column(max(taking) + 1), y + 22, *words, fill=ACCENT))
@@ -108,9 +122,11 @@ def _request_row(picture: Picture, trace: dict[str, Any], name: str, y: int, sai
 
 def _bars(picture: Picture, steps: list[list[dict[str, Any]]], base: int, budget: int | None) -> None:
     right = column(len(steps) + 1) - 6
+    most = max([sum(part["n"] for part in step) for step in steps] + [budget or 0])
+    per_token = min(PER_TOKEN, HIGHEST / most)
     picture.add(text(22, base - 2, "tokens in the step", "这一步的 token", fill=MUTED))
     if budget is not None:
-        y = base - budget * PER_TOKEN
+        y = base - budget * per_token
         picture.add(
             line(LEFT, right, y, ACCENT, stroke_dasharray="5 4"),
             text(right + 6, y + 4, f"budget {budget}", f"预算 {budget}", fill=ACCENT),
@@ -118,7 +134,7 @@ def _bars(picture: Picture, steps: list[list[dict[str, Any]]], base: int, budget
     for number, step in enumerate(steps, 1):
         shapes, y = [], float(base)
         for part in step:
-            high = part["n"] * PER_TOKEN
+            high = part["n"] * per_token
             y -= high
             shapes.append(box(column(number) + 8, y, COLUMN - 24, high, DARK[part["r"]], "none"))
         total = sum(part["n"] for part in step)
@@ -140,11 +156,11 @@ def _strip(
     rows: list[tuple[str, str]],
     place: Callable[[dict[str, Any]], int],
 ) -> int:
-    """Rows of MAX_MODEL_LEN positions each, filled by what each step leaves in them."""
-    cell = 21
+    """Rows of max_model_len positions each, filled by what each step leaves in them."""
+    cell, places = 21, trace["settings"]["max_model_len"]
     for row, label in enumerate(rows):
         picture.add(text(22, y + 18 + row * 34, *label, fill=MUTED))
-        picture.add(*[box(LEFT + i * cell, y + row * 34, cell - 3, 26, EMPTY, "none") for i in range(MAX_MODEL_LEN)])
+        picture.add(*[box(LEFT + i * cell, y + row * 34, cell - 3, 26, EMPTY, "none") for i in range(places)])
     steps, peak = trace["steps"], _peak(trace["steps"])
     for number, step in enumerate(steps, 1):
         shapes = [
@@ -161,18 +177,21 @@ def _cache(picture: Picture, trace: dict[str, Any], y: int) -> int:
 
 
 def _slots(picture: Picture, trace: dict[str, Any], y: int) -> int:
-    rows = [(f"slot {i}: 32 tokens", f"槽 {i}：32 个 token") for i in range(NUM_BLOCKS * BLOCK_SIZE // MAX_MODEL_LEN)]
+    slots = range(trace["settings"]["max_num_seqs"])
+    places = trace["settings"]["max_model_len"]
+    rows = [(f"slot {i}: {places} tokens", f"槽 {i}：{places} 个 token") for i in slots]
     return _strip(picture, trace, y, rows, lambda part: part["blocks"][0])
 
 
 def _blocks(picture: Picture, trace: dict[str, Any], y: int) -> int:
-    """NUM_BLOCKS blocks, each of BLOCK_SIZE tokens; one that two requests hold is drawn in both their colours."""
-    wide = COLUMN * 14 / NUM_BLOCKS
+    """All blocks; one that several requests hold is drawn in all their colours."""
+    blocks, block_size = trace["settings"]["num_kv_blocks"], trace["settings"]["block_size"]
+    wide = COLUMN * 14 / blocks
     picture.add(
-        text(22, y + 14, "16 blocks of", "16 个块，"),
-        text(22, y + 32, "4 tokens", "每块 4 个 token"),
+        text(22, y + 14, f"{blocks} blocks of", f"{blocks} 个块，"),
+        text(22, y + 32, f"{block_size} tokens", f"每块 {block_size} 个 token"),
     )
-    for block in range(1, NUM_BLOCKS + 1):  # block 0 is the null block, which holds nothing
+    for block in range(1, blocks + 1):  # block 0 is the null block, which holds nothing
         x = LEFT + (block - 1) * wide
         label = text(x + (wide - 5) / 2, y + 47, str(block), text_anchor="middle", fill=MUTED)
         picture.add(box(x, y, wide - 5, 30, EMPTY, "none"), label)
@@ -182,17 +201,20 @@ def _blocks(picture: Picture, trace: dict[str, Any], y: int) -> int:
         for part in step:
             held = part["start"] + part["n"]
             for place, block in enumerate(part["blocks"]):
-                holders.setdefault(block, []).append((part["r"], max(0, min(BLOCK_SIZE, held - place * BLOCK_SIZE))))
+                holders.setdefault(block, []).append((part["r"], max(0, min(block_size, held - place * block_size))))
         shapes = []
         for block, owners in holders.items():
             high = 30 / len(owners)
             for place, (name, tokens) in enumerate(owners):
                 x, top = LEFT + (block - 1) * wide, y + place * high
                 shapes.append(box(x, top, wide - 5, high, LIGHT[name], "none"))
-                shapes.append(box(x, top, (wide - 5) * tokens / BLOCK_SIZE, high, DARK[name], "none"))
+                shapes.append(box(x, top, (wide - 5) * tokens / block_size, high, DARK[name], "none"))
             if len(owners) > 1:
                 x = LEFT + (block - 1) * wide - 1.5
                 shapes.append(box(x, y - 1.5, wide - 2, 33, "none", ACCENT, stroke_width="2"))
+        for block in trace["more"][number - 1]["kept"] if "more" in trace else []:  # free, and can be found again
+            x = LEFT + (block - 1) * wide
+            shapes.append(box(x + 2, y + 2, wide - 9, 26, "none", MUTED, stroke_dasharray="2 3"))
         picture.during(number, number, number == peak, *shapes)
     return y + 64
 
@@ -237,7 +259,7 @@ def _lanes(picture: Picture, trace: dict[str, Any], y: int) -> int:
 def _states(states: list[dict[str, list[Any]]]) -> str:
     """M0: a card for each request, in the column of its state."""
     picture = Picture(len(states))
-    title = _heading(picture, "m0", ("states are set by hand", "状态由人来设"))
+    title = _heading(picture, TITLES["m0"], ("states are set by hand", "状态由人来设"))
     left, wide = 60, 258
     columns = ["WAITING", "RUNNING", "FINISHED_LENGTH_CAPPED"]
     for i, status in enumerate(columns):

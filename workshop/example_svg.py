@@ -17,8 +17,8 @@ SECONDS, HOLD = 1.1, 2.6  # a step; the whole picture before and after
 class Picture:
     """Collects shapes, and for each the steps at which it is shown. The loop: whole, cleared, step by step, whole."""
 
-    def __init__(self, frames: int) -> None:
-        self.frames = frames
+    def __init__(self, frames: int, width: int = WIDTH) -> None:
+        self.frames, self.width = frames, width
         self.seconds = HOLD + frames * SECONDS + HOLD
         self.body: list[str] = []
         self.rules: dict[str, str] = {}
@@ -62,9 +62,9 @@ class Picture:
             ]
         )
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">\n'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {height}" role="img">\n'
             f'<title data-zh="{escape(title[1])}">{escape(title[0])}</title>\n<style>\n{css}\n</style>\n'
-            f'<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="12" fill="#fdfcf9" stroke="#d8d4c8" '
+            f'<rect x="1" y="1" width="{self.width - 2}" height="{height - 2}" rx="12" fill="#fdfcf9" stroke="#d8d4c8" '
             'stroke-width="2"/>\n' + "\n".join(self.body) + "\n</svg>\n"
         )
 

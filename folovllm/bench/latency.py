@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> Report:
         prompts = random_prompts([args.input_len] * (args.rounds + 1), vocab_size(model), args.seed)
         work = lambda number: ([prompts[number]], [args.output_len if number else 2])  # noqa: E731
         found = run_rounds(setup, peers, args.rounds, work)
-    weights, bandwidth = found.cost.weight_bytes, found.probe.bandwidth
+    weights, bandwidth = found.cost.weights_read(1), found.probe.bandwidth
     sizes = {"prompt_tokens": args.input_len, "output_tokens": args.output_len, "batch": 1}
     lines = found.lines(args, _samples, **sizes, weights_gb=weights / 1e9, bandwidth_gb_per_s=bandwidth / 1e9)
     theirs = next((samples for facts, samples in lines if facts["engine"] == "hf"), None)

@@ -17,15 +17,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from folovllm.bench.neighbours import OtherLoad
 from folovllm.utils.machine import hardware, versions
 from folovllm.utils.named_files import writing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 Row = dict[str, Any]
 Samples = Mapping[str, Sequence[float]]
@@ -108,6 +108,8 @@ class Report:
 
     def show(self, console: Console) -> None:
         """The table, between what is common to its rows and the notes."""
+        from rich.text import Text
+
         console.print(Text(self.title, style="bold"))
         shared = [key for key in self.columns if self._is_shared(key)]
         if shared:
@@ -131,26 +133,29 @@ class Report:
         return [f"Spread of the rounds, (largest - smallest) / median, of the row where it is widest: {text}."]
 
     def render(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        def cell(key: str, row: Row) -> Text:
+            share = key == "sure" and row[key]
+            return Text(f"{share:.0%}" if share else format_number(row[key]), self.styles.get(row[key], ""))
+
         # What is the same in every row is above the table, which shows what differs.
         shown = [key for key in self.columns if not self._is_shared(key)]
         table = Table(box=None, pad_edge=False)
         if len(self.rows) < len(shown):  # taller than wide: it then fits a terminal of 80 columns
             table.add_column(_heading(shown[0]))
             for row in self.rows:
-                table.add_column(self._cell(shown[0], row), justify="right")
+                table.add_column(cell(shown[0], row), justify="right")
             for key in shown[1:]:
-                table.add_row(_heading(key), *(self._cell(key, row) for row in self.rows))
+                table.add_row(_heading(key), *(cell(key, row) for row in self.rows))
         else:
             for key in shown:
                 numeric = all(isinstance(row[key], int | float | None) for row in self.rows)
                 table.add_column(_heading(key), justify="right" if numeric else "left")
             for row in self.rows:
-                table.add_row(*(self._cell(key, row) for key in shown))
+                table.add_row(*(cell(key, row) for key in shown))
         return table
-
-    def _cell(self, key: str, row: Row) -> Text:
-        value = row[key]
-        return Text(f"{value:.0%}" if key == "sure" and value else format_number(value), self.styles.get(value, ""))
 
     def _is_shared(self, key: str) -> bool:
         values = [row[key] for row in self.rows]

@@ -1,7 +1,8 @@
 """The floor under a run: bytes that must move, operations that must be done, and how fast this machine does either.
 
     a decode step of B sequences              moves                              computes
-      every weight, once for all of them      weight_bytes                       B * 2 per weight of a matmul
+      every weight, once for all of them      weights_read(B)                    B * 2 per weight of a matmul
+      (but for experts that none of them chose)
       the K and V of every token in context   sum(contexts) * kv_token_bytes     sum(contexts) * 4 * heads * head_dim
                                                                                  in each layer: q·k and p·v
 
@@ -17,19 +18,22 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from folovllm.bench.contestant import synchronize
 from folovllm.bench.shapes import ModelShape
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.hf_config import load_hf_config
 from folovllm.layers.linear import Linear
+from folovllm.layers.moe import Experts
 from folovllm.layers.quantization.linear import QuantizedLinear
 from folovllm.utils.recycled_memory import empty_in_huge_pages
+from folovllm.worker.follower import LeadingModel
 
 PROBE_BYTES = 512 * 2**20  # more than a cache holds
 # Weights smaller than this may stay in a CPU's caches, and a share of the memory's bandwidth would say nothing.
@@ -43,15 +47,18 @@ class ModelCost:
     """What one token costs."""
 
     weight_bytes: int
-    """Read once in a step, however many sequences it has."""
+    """Read once in a step, however many sequences it has; experts only if a token chose them."""
     kv_token_bytes: int
     """Keys and values of one token, all layers."""
     body_flops: int
-    """Of a token in every matmul but the last one: 2 for each weight."""
+    """Of a token in every matmul but the last one: 2 for each weight that it is multiplied by."""
     head_flops: int
     """Of the last one, which makes the logits; in a prefill only the last token of a prompt has it."""
     pair_flops: int
     """Attention of one query over one key, all layers: 2 * heads * head_dim for q·k, as many for p·v."""
+    expert_bytes: int = 0
+    """Of the weights, those of experts, of which a token chooses this share."""
+    chosen: float = 1.0
 
     @classmethod
     def of(cls, config: Any, dtype: torch.dtype) -> ModelCost:
@@ -59,9 +66,11 @@ class ModelCost:
         return cls(
             weight_bytes=(shape.body + shape.head) * dtype.itemsize,  # an untied embedding is read a row per token
             kv_token_bytes=shape.kv_per_token * dtype.itemsize,
-            body_flops=2 * shape.body,
+            body_flops=2 * shape.active,
             head_flops=2 * shape.head,
             pair_flops=4 * shape.layers * shape.heads * shape.head_dim,
+            expert_bytes=(shape.body - shape.read(0)) * dtype.itemsize,
+            chosen=shape.top_k / shape.num_experts if shape.num_experts else 1.0,
         )
 
     @classmethod
@@ -69,19 +78,31 @@ class ModelCost:
         cost = cls.of(load_hf_config(engine.model_config), engine.dtype)
         layers = linears(engine)
         if any(isinstance(layer.method, QuantizedLinear) for layer in layers):  # codes and scales, as they are kept
-            return replace(cost, weight_bytes=sum(layer.weight.nbytes for layer in layers))
+            of_experts = [module for module in modules(engine) if isinstance(module, Experts)]
+            kept = sum(weight.nbytes for experts in of_experts for weight in experts.parameters())
+            return replace(cost, weight_bytes=sum(layer.weight.nbytes for layer in layers), expert_bytes=kept)
         return cost
+
+    def weights_read(self, num_tokens: int) -> int:
+        """Bytes of the weights that a step of so many tokens reads, if routers choose at random."""
+        return self.weight_bytes - round(self.expert_bytes * (1 - self.chosen) ** num_tokens)
 
     def decode_step(self, contexts: Sequence[int]) -> tuple[int, int]:
         """Bytes and operations of a step in which each sequence has one query over so many tokens, itself included."""
         pairs = sum(contexts)
-        num_bytes = self.weight_bytes + pairs * self.kv_token_bytes
+        num_bytes = self.weights_read(len(contexts)) + pairs * self.kv_token_bytes
         flops = len(contexts) * (self.body_flops + self.head_flops) + pairs * self.pair_flops
         return num_bytes, flops
 
 
+def modules(engine: LLMEngine) -> Iterator[nn.Module]:
+    """Of this rank's part of the model."""
+    model = engine.runner.model
+    return (model.model if isinstance(model, LeadingModel) else model).modules()
+
+
 def linears(engine: LLMEngine) -> list[Linear]:
-    return [module for module in engine.runner.model.modules() if isinstance(module, Linear)]
+    return [module for module in modules(engine) if isinstance(module, Linear)]
 
 
 def exceeds_caches(weight_bytes: int, device: torch.device) -> bool:

@@ -2,7 +2,7 @@
 
     weights of a layer   hidden * (heads + 2 * kv_heads) * head_dim   q, k, v
                        + heads * head_dim * hidden                    o
-                       + 3 * hidden * intermediate                    gate, up, down
+                       + 3 * hidden * intermediate                    gate, up, down; for each expert, where there are
     head                 vocab * hidden
 
 Norms are left out: some thousand numbers beside millions.
@@ -69,7 +69,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "llama-3.1-70b": _shape(8192, 80, 64, 8, 128, intermediate_size=28672, **_LLAMA),
 }
 # What a config.json with this has is no dense decoder with a plain cache.
-NOT_MODELLED = ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
+NOT_MODELLED = ("n_routed_experts", "kv_lora_rank", "quantization_config")
 
 MOST = 2**31
 """Of any field. No model comes near it, and products of three of them are still floats."""
@@ -89,12 +89,34 @@ class ModelShape:
     vocab: int
     tied: bool
     max_model_len: int
+    sparse_layers: int = 0
+    """Of the layers, those that have experts instead of one MLP."""
+    num_experts: int = 0
+    top_k: int = 0
+    expert_size: int = 0
+    shared_size: int = 0
 
     @property
     def body(self) -> int:
         """Weights of all layers' matrices."""
+        return self._body(self.num_experts)
+
+    def read(self, num_tokens: int) -> int:
+        """Of them, those that a step of so many tokens reads, if the router chooses at random: see
+        ExpertsSpec.experts_read."""
+        missed = 1 - self.top_k / self.num_experts if self.num_experts else 0
+        return self._body(self.num_experts * (1 - missed**num_tokens))
+
+    @property
+    def active(self) -> int:
+        """Of them, those that a token is multiplied by."""
+        return self._body(self.top_k)
+
+    def _body(self, experts: float) -> int:
         attention = self.hidden * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+        dense = (self.layers - self.sparse_layers) * 3 * self.intermediate
+        each = self.num_experts + 3 * (self.shared_size + experts * self.expert_size)  # the router has one row for each
+        return round(self.layers * attention + self.hidden * (dense + self.sparse_layers * each))
 
     @property
     def head(self) -> int:
@@ -141,11 +163,11 @@ class ModelShape:
                     f"model {name} has {field}={config[field]!r}, which is not modelled: a dense decoder with plain "
                     "keys and values is"
                 )
-        heads = _positive(name, config, "num_attention_heads")
+        heads, layers = _positive(name, config, "num_attention_heads"), _positive(name, config, "num_hidden_layers")
         hidden = _positive(name, config, "hidden_size")
         return cls(
             name=name,
-            layers=_positive(name, config, "num_hidden_layers"),
+            layers=layers,
             hidden=hidden,
             heads=heads,
             kv_heads=_positive(name, {"num_key_value_heads": heads, **config}, "num_key_value_heads"),
@@ -154,7 +176,24 @@ class ModelShape:
             vocab=_positive(name, config, "vocab_size"),
             tied=bool(config.get("tie_word_embeddings", False)),
             max_model_len=_positive(name, {"max_position_embeddings": 4096, **config}, "max_position_embeddings"),
+            **_experts(name, config, layers),
         )
+
+
+def _experts(name: str, config: Mapping[str, Any], layers: int) -> dict[str, int]:
+    """Qwen's fields, or Mixtral's, whose experts have intermediate_size."""
+    count = "num_local_experts" if config.get("num_local_experts") else "num_experts"
+    if not config.get(count):
+        return {}
+    sizes = {"moe_intermediate_size": config.get("intermediate_size"), "decoder_sparse_step": 1, **config}
+    step, dense = _positive(name, sizes, "decoder_sparse_step"), config.get("mlp_only_layers") or ()
+    return {
+        "sparse_layers": sum((i + 1) % step == 0 and i not in dense for i in range(layers)),
+        "num_experts": _positive(name, config, count),
+        "top_k": _positive(name, config, "num_experts_per_tok"),
+        "expert_size": _positive(name, sizes, "moe_intermediate_size"),
+        "shared_size": int(config.get("shared_expert_intermediate_size") or 0),
+    }
 
 
 def _positive(model: str, config: Mapping[str, Any], field: str) -> int:

@@ -13,7 +13,7 @@ import argparse
 import statistics
 
 from folovllm.bench.contestant import PeerSetup, Run, Work, add_peers, check_peers
-from folovllm.bench.options import add_common, add_lengths, add_model, source
+from folovllm.bench.options import add_common, add_lengths, add_model, at_least, source
 from folovllm.bench.report import Report, medians
 from folovllm.bench.rounds import Rounds, median, run_rounds
 from folovllm.bench.workload import random_prompts, vocab_size
@@ -37,6 +37,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--quantization", choices=list(ONLINE), help=text)
     command.add_argument("--quantize-head", action="store_true", help=HELP["quantize_head"])
     command.add_argument("--model-impl", choices=IMPLS, default="auto", help=HELP["model_impl"])
+    text = "of folovllm: " + HELP["tensor_parallel_size"]
+    command.add_argument("--tensor-parallel-size", type=at_least(1), metavar="N", default=1, help=text)
     add_peers(command)
     add_lengths(command, 4, 32, 32)
     add_common(command)
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> Report:
     # each round would take blocks that none has used before, and the first use of memory is dear.
     options = {"num_kv_blocks": count * (-(-longest // CacheConfig().block_size) + 1)}
     options |= {name: getattr(args, name) for name in ("quantization", "quantize_head", "model_impl")}
+    options |= {"tensor_parallel_size": args.tensor_parallel_size}
     with source(args) as model:
         setup = PeerSetup(model, args.dtype, args.device, longest, count, vars(args))
         vocab = vocab_size(model)
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> Report:
         ours[name] = round(statistics.median(getattr(run, name) for run in found.runs[0]))
     ours["bandwidth_gb_per_s"] = found.probe.bandwidth / 1e9
     if found.from_memory:
-        weights = found.cost.weight_bytes / found.probe.bandwidth
+        weights = found.cost.weights_read(count) / found.probe.bandwidth
         ours["roofline"] = median([weights * sum(not s.prefill for s in r) / r.decode_seconds for r in found.runs[0]])
     for facts, measured in lines[1:]:
         facts["speedup"] = statistics.median(measured["seconds"]) / statistics.median(lines[0][1]["seconds"])

@@ -98,8 +98,8 @@ struct Group {
     int64_t turn, failed;  // 0: none has; 1 + the number of a socket that was closed; -1 - a rank that did not come
     int64_t sums, bytes;
 };
-void all_reduce_float32(Group *group, float *x, int64_t count);
-void all_reduce_bfloat16(Group *group, bf16 *x, int64_t count);
+#define DECLARE_SUM(NAME, T) void all_reduce_##NAME(Group *group, T *x, int64_t count);
+EACH_ACTIVATION(DECLARE_SUM)
 void all_gather_bytes(Group *group, const char *mine, const int64_t *sizes, char *const *outs);
 
 // One call for all layers (decoder.cpp). models/one_call.py fills these in, field by field in the same order.

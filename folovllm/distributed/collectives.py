@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from folovllm.utils.cpu_kernels import DTYPE_NAMES, INT, POINTER, function
+from folovllm.utils.cpu_kernels import DTYPE_NAMES, INT, POINTER, function, library
 
 LINE, SLOT_BYTES = 64, 1 << 20
 """What a rank has of the shared memory: a line that says how far it is, and two slots for its numbers."""
@@ -72,7 +72,7 @@ class SharedMemory:
         if self.rank == 0:
             parts = [x.new_empty(len(x), width) for width in widths]
             outs = (POINTER * len(parts))(*(part.data_ptr() for part in parts))
-        function("all_gather_bytes")(self.address, x.data_ptr(), sizes, outs)
+        library().all_gather_bytes(POINTER(self.address), POINTER(x.data_ptr()), sizes, outs)
         return parts
 
     def broadcast(self, x: torch.Tensor) -> None:

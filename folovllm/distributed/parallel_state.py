@@ -2,29 +2,94 @@
 
     rank 0   the whole engine: schedules, computes its part of the model, samples
     rank 1   computes its part of what rank 0 asks for, and knows nothing else
-      …
 
-What rank 0 asks for goes over a socket to each of the others. What all ranks do together goes through memory that they
-share, or through torch.distributed (collectives.py).
+What rank 0 asks for goes over a socket to each of the others, which closes when a process ends, however it ends. What
+all ranks do together goes through collectives.py.
 
-vLLM: distributed/parallel_state.py
+vLLM: distributed/parallel_state.py, distributed/device_communicators/shm_broadcast.py
 """
 
 from __future__ import annotations
 
+import json
+import select
+import socket
+import subprocess
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
-from folovllm.distributed.collectives import Collectives
-from folovllm.distributed.link import Link
+from folovllm.config import EngineConfig
+from folovllm.distributed.collectives import Collectives, SharedMemory, TorchCollectives
 from folovllm.errors import EngineDeadError
 
 T = TypeVar("T")
-LOADING = 3600.0
-"""Seconds for the weights. A rank that ends before is seen at once."""
+LOADING = 3600.0  # seconds for the weights; a rank that ends before is seen at once
+
+
+class Link:
+    """An end of the socket between rank 0 and another. process: that at the other end, where it was started here."""
+
+    def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.connection, self.process = connection, process
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, message: Any) -> None:
+        """What JSON can say."""
+        body = json.dumps(message).encode()
+        self.connection.sendall(len(body).to_bytes(8, "little") + body)
+
+    def receive(self, seconds: float | None = None) -> Any:
+        """The next message. Raises EOFError, OSError: the other side has gone. TimeoutError: it says nothing."""
+        self.connection.settimeout(seconds)
+        length = bytearray(8)
+        self.fill(memoryview(length))
+        body = bytearray(int.from_bytes(length, "little"))
+        self.fill(memoryview(body))
+        return json.loads(body)
+
+    def hear(self, rank: int, seconds: float) -> Any:
+        """The next message of this rank. Raises EngineDeadError: none comes, or a text, which says how it failed."""
+        try:
+            message = self.receive(seconds)
+        except TimeoutError:
+            message = f"does not answer: nothing came for {seconds:g} s"
+        except (EOFError, OSError):
+            message = "has gone"
+            with suppress(subprocess.TimeoutExpired):
+                if self.process is not None:
+                    message = f"has ended with status {self.process.wait(1.0)}"
+        if isinstance(message, str):
+            raise EngineDeadError(f"rank {rank} {message}; start the engine anew")
+        return message
+
+    def is_closed(self, seconds: float = 0.0) -> bool:
+        """Whether the other side has gone, or goes within so many seconds. What it said before may be unread."""
+        if self.connection.fileno() < 0:  # closed here
+            return True
+        asked = select.poll()
+        asked.register(self.connection, select.POLLRDHUP)
+        return bool(asked.poll(1000 * seconds))
+
+    def close(self) -> None:
+        """The other side's process ends, too. It has nothing to bring to an end: it is not waited for."""
+        self.connection.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def fill(self, view: memoryview) -> None:
+        """With bytes that come after a message."""
+        while view:
+            if not (count := self.connection.recv_into(view)):
+                raise EOFError("the other side has gone")
+            view = view[count:]
 
 
 def part(total: int, rank: int, world_size: int, unit: int = 1) -> range:
@@ -41,6 +106,8 @@ class GroupCoordinator:
     def __init__(self, rank: int, world_size: int, links: dict[int, Link], collectives: Collectives) -> None:
         self.rank, self.world_size, self.links, self.collectives = rank, world_size, links, collectives
         self._dead: EngineDeadError | None = None
+        self.close = weakref.finalize(self, _close, list(links.values()))
+        """The other ranks' processes end, too; so they do when this object or Python ends."""
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' `x`, written over it; in the order of the ranks where a CPU adds."""
@@ -63,7 +130,7 @@ class GroupCoordinator:
             for link in self.links.values():
                 link.send(message)
                 if x is not None and x.device.type == "cpu":
-                    link.send_tensor(x)
+                    link.connection.sendall(_bytes_of(x))
             if x is not None and x.device.type != "cpu":
                 self.collectives.broadcast(x)
             return work()
@@ -83,7 +150,7 @@ class GroupCoordinator:
     def receive(self, x: torch.Tensor) -> torch.Tensor:
         """Another rank: what came with a message. It says the shape, which `x` has."""
         if x.device.type == "cpu":
-            self.links[0].receive_into(x)
+            self.links[0].fill(_bytes_of(x))
         else:
             self.collectives.broadcast(x)
         return x
@@ -109,7 +176,32 @@ class GroupCoordinator:
             self.close()
         return self._dead
 
-    def close(self) -> None:
-        """The other ranks' processes end, too."""
-        for link in self.links.values():
-            link.close()
+
+def join(
+    rank: int, links: dict[int, Link], shared: Any, device: torch.device, config: EngineConfig
+) -> GroupCoordinator:
+    """When all are there. shared: a file in memory, or a store of torch.distributed."""
+    size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
+    connections = [link.connection for link in links.values()]
+    in_order = device.type == "cpu" or config.model_config.batch_invariant
+    if not isinstance(shared, dist.Store):
+        sockets = [each.fileno() for each in connections]
+        collectives: Collectives = SharedMemory(rank, size, shared.fileno(), sockets, timeout)
+    else:
+        kind: Any = dist.ProcessGroupNCCL if device.type == "cuda" else dist.ProcessGroupGloo
+        options = kind.Options() if device.type == "cuda" else kind._Options()
+        options._timeout = timedelta(seconds=timeout)
+        if device.type == "cpu":  # at the address that leads to the other ranks: the loopback, if they are here
+            address = connections[0].getsockname()
+            options._devices = [kind.create_device(hostname=address[0] if address else "127.0.0.1")]
+        collectives = TorchCollectives(rank, size, kind(shared, rank, size, options), in_order=in_order)
+    return GroupCoordinator(rank, size, links, collectives)
+
+
+def _close(links: list[Link]) -> None:
+    for link in links:
+        link.close()
+
+
+def _bytes_of(x: torch.Tensor) -> memoryview:
+    return x.view(-1).view(torch.uint8).numpy().data

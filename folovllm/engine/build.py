@@ -9,7 +9,6 @@ vLLM: v1/engine/core.py (EngineCore.__init__, _initialize_kv_caches)
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, cast
@@ -109,8 +108,6 @@ def _build(
     )
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
-    if group is not None:
-        weakref.finalize(core, group.close)
     if costs is not None:
         with threads_for_steps(model_config.model, config.parallel_config.tensor_parallel_size)():
             costs.host = measure_host_costs(core, costs)
@@ -193,8 +190,8 @@ def _build_runner(
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
     graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device)
-    leading = model if group is None else LeadingModel(model, group)
-    replayed = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
+    leading: Any = model if group is None else LeadingModel(model, group)
+    replayed: Any = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
     return parts.runner(
         leading, kv_cache, sampling, replayed, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
         max_model_len=longest, device=device, proposer=proposer, rejects=rejects, group=group,

@@ -24,12 +24,13 @@ from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
 from folovllm.engine.parts import Parts
 from folovllm.layers.linear import PLAIN, Linear
+from folovllm.layers.moe import route
 from folovllm.layers.norm import QKNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.cuda import plain_method
 from folovllm.layers.quantization.linear import QuantizedLinears
 from folovllm.layers.rotary import RotaryEmbedding
-from folovllm.models.decoder import DecoderSpec
+from folovllm.models.decoder import MLP, DecoderSpec
 from folovllm.models.registry import ModelSpec
 from folovllm.models.weights import default_dtype
 from folovllm.sample.gumbel import GumbelParams, host_params
@@ -75,7 +76,9 @@ def check_kernels(
         if kernel == "draw":
             without = replace(parts, draws=False)
         elif kernel in vars(plain.ops):
-            without = replace(parts, ops=replace(parts.ops, **{kernel: getattr(plain.ops, kernel)}))
+            # Without their kernel, how many rows each expert has must be known on the host.
+            graphs = parts.graphs and kernel != "experts"
+            without = replace(parts, ops=replace(parts.ops, **{kernel: getattr(plain.ops, kernel)}), graphs=graphs)
         else:
             graphs = parts.graphs and plain.backend.supports_cuda_graphs
             without = replace(parts, backend=plain.backend, graphs=graphs)
@@ -172,7 +175,18 @@ def _layer_cases(
         outs = [method.plain.apply(layer, x), *(rounded(x.repeat(times, 1)) for times in (1, 13, 86))]
         return torch.cat([out.flatten() for out in outs])
 
-    return {
+    def mix(parts: Parts) -> Tensor:
+        """40 rows, few and many of them of an expert."""
+        assert spec.experts is not None
+        one, few = replace(spec, intermediate_size=spec.experts.size), min(4, spec.experts.num_experts)
+        with x.device, default_dtype(x.dtype):
+            experts = parts.ops.experts(few, lambda number: MLP(one, LayerOps(), ""))
+        for weight, numbers in zip(experts.parameters(), middles, strict=False):
+            weight.copy_(numbers.view(weight.shape))
+        logits = torch.arange(40 * few, device=x.device).view(40, few) % (few + 3) * 1.0
+        return experts(rows.repeat(2, 1)[:40], route(logits, min(2, few), renormalize=True))
+
+    cases: dict[str, Callable[[Parts], Tensor]] = {
         "linear": multiply,
         "rms_norm": lambda parts: torch.cat(
             [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
@@ -180,6 +194,10 @@ def _layer_cases(
         "norm_rotary": rotate,
         "silu_mul": lambda parts: parts.ops.silu_mul(gate_up),
     }
+    if spec.experts is not None:
+        middles = [make(spec.experts.size * spec.hidden_size * times) for _ in range(4) for times in (2, 1)]
+        cases["experts"] = mix
+    return cases
 
 
 def _draw(make: Callable[..., Tensor], vocab_size: int, parts: Parts) -> Tensor:

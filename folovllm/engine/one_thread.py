@@ -32,8 +32,7 @@ def threads_for_steps(model: str | None, ranks: int = 1) -> Callable[[], Abstrac
 @contextmanager
 def few_threads(ranks: int | None) -> Iterator[None]:
     """Inside, torch computes with one thread (None), or with the share of its threads that one of so many ranks has.
-    Afterwards it has as many as before, so that other code in the process is not slowed down. It takes a
-    microsecond.
+    Afterwards it has as many as before, so that other code in the process is not slowed down. It takes a microsecond.
 
     A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not say whether its number
     was set, so one that it would take by default counts as not chosen."""

@@ -27,10 +27,12 @@ from folovllm.engine.batch_invariance import invariant_products, select_invarian
 from folovllm.engine.kv_cache_dtype import cache_dtype, select_8_bit_backend
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
 from folovllm.layers.linear import PLAIN, LinearMethod
+from folovllm.layers.moe import Experts
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
 from folovllm.layers.quantization.cuda import choose_method
 from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
+from folovllm.models.decoder import DecoderSpec
 from folovllm.models.one_call import OneCallOps
 from folovllm.models.registry import ModelSpec
 from folovllm.models.transformers_model import TransformersSpec
@@ -71,13 +73,16 @@ def choose_parts(
         backend = select_invariant_backend(model_config, spec, dtype, device)
     else:
         backend = _named_backend(config, device, extras=spec.has_extras)
+    has_experts = isinstance(spec, DecoderSpec) and spec.experts is not None
+    # Experts with codes are computed one by one, and how many rows each has must be known on the host.
+    records = device.type == "cuda" and not eager and (scheme is None or not has_experts)
     return Parts(
         backend=backend,
         ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme),
         cache_dtype=kv_dtype,
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
         runner=ModelRunner,
-        graphs=device.type == "cuda" and backend.supports_cuda_graphs and not eager,
+        graphs=records and backend.supports_cuda_graphs,
         draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,
     )
 
@@ -99,9 +104,10 @@ def select_ops(
         ops = CompiledOps if one_by_one else OneCallOps
         return ops(dtype, linear(CompiledLinear(), CompiledQuantizedLinear))
     if has_triton:
-        from folovllm.layers.triton_ops import triton_ops  # loads Triton
+        from folovllm.layers.triton_ops import StackedExperts, triton_ops  # loads Triton
 
-        return triton_ops(linear(invariant_products() if invariant else PLAIN))
+        experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
+        return triton_ops(linear(invariant_products() if invariant else PLAIN), experts)
     return LayerOps(linear(PLAIN))
 
 

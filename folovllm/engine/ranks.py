@@ -1,10 +1,13 @@
-"""The life of the ranks: rank 0 has the others started and looks whether they are what it is; each of them builds its
-part of the model, then repeats what rank 0's does until that has gone.
+"""The life of the ranks: rank 0 has the others started and sees that they are what it is; each of them builds its part
+of the model, then repeats what rank 0's does until that has gone.
 
     python -m folovllm.engine.ranks          a rank that rank 0 has started
     torchrun --nproc-per-node 2 program.py   LLM(tensor_parallel_size=2) is the engine in rank 0, and in rank 1 this
 
-vLLM: v1/executor/abstract.py, multiproc_executor.py (WorkerProc)
+What rank 0 shares with those that it starts has no name in any folder, and ends with them: a pair of sockets for each,
+and memory, or a store of torch.distributed on the loopback. Under torchrun it listens at MASTER_ADDR.
+
+vLLM: v1/executor/multiproc_executor.py, distributed/utils.py (StatelessProcessGroup)
 """
 
 from __future__ import annotations
@@ -13,18 +16,21 @@ import hashlib
 import os
 import pickle
 import socket
+import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from folovllm import __version__
 from folovllm.config import EngineConfig
-from folovllm.distributed.launch import PATIENCE, join, meet_under_torchrun, start_processes, store_at
-from folovllm.distributed.link import Link
-from folovllm.distributed.parallel_state import GroupCoordinator
+from folovllm.distributed.collectives import memory_bytes
+from folovllm.distributed.parallel_state import GroupCoordinator, Link, join
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.build import record_graphs, size_cache
 from folovllm.engine.one_thread import threads_for_steps
@@ -35,12 +41,13 @@ from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_mod
 from folovllm.models.registry import model_spec
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.checks import wrong
+from folovllm.utils.cpu_kernels import unavailable_reason
 from folovllm.worker.follower import Follower
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
 from folovllm.worker.model_runner import current_device, make_mover
 
-BEGINNING = 1 << 20
-"""Bytes of a file of weights that are compared between ranks, with its length: its head, and the first weights."""
+PATIENCE = 10  # times distributed_timeout_seconds, for what takes long at the start
+BEGINNING = 1 << 20  # bytes of a file of weights that are compared between ranks: its head, and the first weights
 
 
 def start_ranks(config: EngineConfig, device: torch.device) -> GroupCoordinator | None:
@@ -54,11 +61,11 @@ def start_ranks(config: EngineConfig, device: torch.device) -> GroupCoordinator 
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     if size == 1:
         return None
-    facts, processes = facts_of(config), int(os.environ.get("WORLD_SIZE", size))
-    if processes != size:
-        raise wrong("tensor_parallel_size", f"be WORLD_SIZE, {processes}, under torchrun", size)
+    facts = facts_of(config)
     if "RANK" in os.environ:
-        rank = int(os.environ["RANK"])
+        rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        if processes != size:
+            raise wrong("tensor_parallel_size", f"be WORLD_SIZE, {processes}, under torchrun", size)
         links, shared = meet_under_torchrun(rank, size, timeout)
         if rank:
             run_rank(rank, links[0], shared, config)
@@ -148,8 +155,68 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     return Follower(model, make_mover(kv_cache, num_swap_blocks, device), graphs, group, device)
 
 
+def start_processes(size: int, device: torch.device, timeout: int, config: object) -> tuple[dict[int, Link], Any]:
+    """A link to each of the other ranks, which get `config`; and what join() takes."""
+    memory, port, links = None, 0, {}
+    if device.type == "cpu" and unavailable_reason() is None:
+        memory = os.memfd_create("folovllm-ranks")
+        shared: Any = open(memory, "r+b")  # noqa: SIM115  it is closed with the group
+        shared.truncate(memory_bytes(size))
+    else:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        shared = store_at(port, size, timeout, is_master=True, master_listen_fd=listener.detach())
+    for rank in range(1, size):
+        ours, theirs = socket.socketpair()
+        links[rank] = Link(ours, start_process(rank, theirs, memory, port, config))
+        theirs.close()
+    return links, shared
+
+
+def start_process(
+    rank: int, connection: socket.socket, memory: int | None, port: int, config: object
+) -> subprocess.Popen[bytes]:
+    """Not a fork: torch's threads and CUDA do not live on in one. Nor multiprocessing's spawn, which reads a program's
+    own file again. A terminal's Ctrl-C does not reach it."""
+    shared = [connection.fileno(), *([] if memory is None else [memory])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "folovllm.engine.ranks"], stdin=subprocess.PIPE, pass_fds=shared,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdin is not None  # for the type checker
+    with suppress(BrokenPipeError), process.stdin:  # it has ended already, as its socket will tell
+        process.stdin.write(pickle.dumps((rank, connection.fileno(), memory, port, config)))
+    return process
+
+
+def store_at(port: int, size: int, timeout: int, **more: Any) -> dist.Store:
+    waits = timedelta(seconds=timeout * PATIENCE)
+    return dist.TCPStore("127.0.0.1", port, size, wait_for_workers=False, timeout=waits, **more)
+
+
+def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, Link], dist.Store]:
+    """Links as GroupCoordinator has them, and torchrun's store. Raises EngineDeadError: a rank does not come."""
+    address, key, waits = os.environ["MASTER_ADDR"], "folovllm/port", timeout * PATIENCE
+    env, links = f"env://?rank={rank}&world_size={size}", {}
+    try:
+        store = next(dist.rendezvous(env, timeout=timedelta(seconds=waits)))[0]
+        if rank:
+            links[0] = Link(socket.create_connection((address, int(store.get(key)))))
+            links[0].send(rank)
+            return links, store
+        with socket.create_server((address, 0)) as listener:
+            store.set(key, str(listener.getsockname()[1]))
+            listener.settimeout(waits)
+            while len(links) < size - 1:
+                link = Link(listener.accept()[0])
+                links[int(link.receive(timeout))] = link
+    except (TimeoutError, dist.DistError) as error:
+        raise EngineDeadError(f"not all of {size} ranks came within {waits} s: {error}") from None
+    return links, store
+
+
 if __name__ == "__main__":
     number, descriptor, memory, port, given = pickle.load(sys.stdin.buffer)
-    parallel = given.parallel_config
-    store = memory or store_at(port, parallel.tensor_parallel_size, parallel.distributed_timeout_seconds)
-    run_rank(number, Link(socket.socket(fileno=descriptor)), store, given)
+    size, timeout = given.parallel_config.tensor_parallel_size, given.parallel_config.distributed_timeout_seconds
+    common = open(memory, "r+b") if memory else store_at(port, size, timeout)  # noqa: SIM115
+    run_rank(number, Link(socket.socket(fileno=descriptor)), common, given)

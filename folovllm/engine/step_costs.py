@@ -28,7 +28,6 @@ from folovllm.request import Request, Sequence, SequenceData
 from folovllm.sampling_params import SamplingParams
 from folovllm.spec_decode.ngram import NgramProposer
 from folovllm.worker.cuda_graph import CudaGraphs
-from folovllm.worker.follower import LeadingGraphs, LeadingModel
 from folovllm.worker.proposer import Proposer
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -40,8 +39,8 @@ LONG = 0.02  # seconds of a model's step, beside which the host's are nothing
 
 @torch.inference_mode()
 def measure_step_costs(
-    model: DecoderForCausalLM | LeadingModel, proposer: Proposer, most_rows: int, device: torch.device,
-    graphs: CudaGraphs | LeadingGraphs | None = None, clock: Callable[[], float] = time.perf_counter,
+    model: DecoderForCausalLM, proposer: Proposer, most_rows: int, device: torch.device,
+    graphs: CudaGraphs | None = None, clock: Callable[[], float] = time.perf_counter,
 ) -> StepCosts:  # fmt: skip
     """The quickest of a few runs for each number of rows up to `most_rows`, replayed where there are graphs of so many.
     All tokens are in the null block.
@@ -74,7 +73,7 @@ def measure_step_costs(
     )
 
 
-def _step(model: DecoderForCausalLM | LeadingModel, count: int, device: torch.device) -> None:
+def _step(model: DecoderForCausalLM, count: int, device: torch.device) -> None:
     ones = torch.ones(count, dtype=torch.int32, device=device)
     metadata = AttentionMetadata(
         query_start_loc=torch.arange(count + 1, dtype=torch.int32, device=device),

@@ -21,6 +21,7 @@ from torch import nn
 
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.layers.linear import PLAIN, Embedding, Linear, LinearMethod, LMHead
+from folovllm.layers.moe import Experts
 from folovllm.layers.norm import Norm, QKNorm, RMSNorm, rms_norm
 from folovllm.layers.rotary import Rotary, apply_rotary
 
@@ -54,6 +55,7 @@ class LayerOps:
     lm_head: Callable[[int, int, LinearMethod], LMHead] = LMHead
     group: GroupCoordinator | None = None
     """Of the ranks that compute these layers together; None: there is one."""
+    experts: Callable[[int, Callable[[int], nn.Module]], Experts] = Experts
 
     def process_weights_after_loading(self, model: nn.Module) -> None:
         """One layer after the other, so that memory holds two forms of one weight at most."""

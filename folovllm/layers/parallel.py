@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from folovllm.distributed.parallel_state import GroupCoordinator, part
 from folovllm.layers.compiled_ops import PackedMethod
 from folovllm.layers.linear import Embedding, Linear, LinearMethod, LMHead
+from folovllm.layers.moe import block_of
 
 ROWS = ("o_proj", "down_proj")  # cut by inputs
 
@@ -31,7 +32,7 @@ ROWS = ("o_proj", "down_proj")  # cut by inputs
 class RowParallelMethod(LinearMethod):
     """Around another method: where a layer has some of a weight's columns, its product is a sum over the ranks.
 
-    columns: how many each of ROWS has in all.
+    columns: how many each of ROWS has in all, and those of a layer with experts, which makes one sum for all of them.
     """
 
     def __init__(self, inner: LinearMethod, group: GroupCoordinator, columns: dict[str, int]) -> None:
@@ -41,8 +42,9 @@ class RowParallelMethod(LinearMethod):
         inner = self.inner.for_layer(parent, parts)
         if parts[0] not in ROWS:
             return inner
-        inner.columns_together(self.columns[parts[0]])
-        return RowParallelMethod(inner, self.group, self.columns)
+        block = block_of(parent)
+        inner.columns_together(self.columns[parts[0] if block == "mlp" else block])
+        return RowParallelMethod(inner, self.group, self.columns) if block == "mlp" else inner
 
     def create_weights(self, layer: Linear, *, bias: bool) -> None:
         self.inner.create_weights(layer, bias=bias and self.group.rank == 0)  # a bias is added once

@@ -23,15 +23,18 @@ vLLM: its layers choose between forward_native and forward_cuda (model_executor/
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import nn
 
 from folovllm.layers.kernels.add_rms_norm import rms_norm
+from folovllm.layers.kernels.experts import grouped_mlps
 from folovllm.layers.kernels.norm_rotary import norm_rotary
 from folovllm.layers.kernels.silu_mul import silu_mul
 from folovllm.layers.linear import PLAIN, LinearMethod
+from folovllm.layers.moe import Experts, Routing, group
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.rotary import Rotary
@@ -63,5 +66,29 @@ class TritonOps(LayerOps):
         return layer.o_proj(backend.forward(q, cache, metadata).flatten(1))
 
 
-def triton_ops(linear: LinearMethod = PLAIN) -> LayerOps:
-    return TritonOps(linear, rms_norm, norm_rotary, silu_mul)
+class StackedExperts(Experts):
+    """Of experts that are not quantised: each has its slices of two tensors, which a kernel reads whole."""
+
+    def __init__(self, count: int, make: Callable[[int], nn.Module], *, invariant: bool = False) -> None:
+        self.invariant = invariant
+
+        def slices(number: int) -> nn.Module:
+            expert: Any = make(number)
+            if number == 0:
+                self.gate_up, self.down = (
+                    product.weight.new_empty(count, *product.weight.shape)
+                    for product in (expert.gate_up_proj, expert.down_proj)
+                )
+            expert.gate_up_proj.weight = nn.Parameter(self.gate_up[number], requires_grad=False)
+            expert.down_proj.weight = nn.Parameter(self.down[number], requires_grad=False)
+            return expert  # type: ignore[no-any-return]
+
+        super().__init__(count, slices)
+
+    def forward(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
+        groups = group(routing.experts, len(self))
+        return grouped_mlps(x, self.gate_up, self.down, groups, routing, invariant=self.invariant)
+
+
+def triton_ops(linear: LinearMethod = PLAIN, experts: Callable[..., Experts] = StackedExperts) -> LayerOps:
+    return TritonOps(linear, rms_norm, norm_rotary, silu_mul, experts=experts)

@@ -1,4 +1,5 @@
-"""The decoder that Qwen3, Qwen2, Llama and Mistral share. They differ in a few switches (registry.py).
+"""The decoder that Qwen3, Qwen2, Llama, Mistral and their relatives with experts share. They differ in a few switches
+(registry.py).
 
 Tokens of all sequences are flat in one dimension, [num_tokens]: there is no batch dimension and no padding. Only
 attention needs to know where one sequence ends and the next begins, from AttentionMetadata; everything else
@@ -22,6 +23,7 @@ from torch import nn
 from folovllm.attention.backend import Attention, AttentionExtras
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.linear import Linear, LMHead
+from folovllm.layers.moe import ExpertsSpec, SparseMoE
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.rotary import Rotary, RotaryEmbedding
@@ -29,7 +31,7 @@ from folovllm.layers.rotary import Rotary, RotaryEmbedding
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """The shape of a decoder and its four switches, read off a Hugging Face configuration by registry.py."""
+    """The shape of a decoder and its switches, read off a Hugging Face configuration by registry.py."""
 
     vocab_size: int
     hidden_size: int
@@ -48,6 +50,9 @@ class DecoderSpec:
     mlp_bias: bool = False
     qk_norm: bool = False
     """RMSNorm on each head of q and k before RoPE (Qwen3): keeps their products in range without biases."""
+    experts: ExpertsSpec | None = None
+    names: tuple[tuple[str, str], ...] = ()
+    """Parts of names: (ours, the checkpoint's), where they differ (Mixtral)."""
 
     @property
     def has_extras(self) -> bool:
@@ -105,13 +110,22 @@ class MLP(nn.Module):
         return self.down_proj(self.silu_mul(self.gate_up_proj(x)))
 
 
+def make_mlp(spec: DecoderSpec, ops: LayerOps, name: str, layer: int) -> MLP | SparseMoE:
+    """What stands behind the attention of that layer."""
+    if spec.experts is None or layer not in spec.experts.layers:
+        return MLP(spec, ops, name)
+    return SparseMoE(
+        spec.experts, spec.hidden_size, lambda size, part: MLP(replace(spec, intermediate_size=size), ops, part),
+        ops.experts, ops.linear.for_layer(name, ["gate"]), name, ops.group,
+    )  # fmt: skip
+
+
 class DecoderLayer(nn.Module):
-    def __init__(self, spec: DecoderSpec, ops: LayerOps, number: int) -> None:
+    def __init__(self, spec: DecoderSpec, ops: LayerOps, name: str, number: int) -> None:
         super().__init__()
-        name = f"model.layers.{number}"
         window = spec.windows[number] if spec.windows else None
         self.self_attn = SelfAttention(spec, ops, f"{name}.self_attn", window)
-        self.mlp = MLP(spec, ops, f"{name}.mlp")
+        self.mlp = make_mlp(spec, ops, f"{name}.mlp", number)
         self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
 
@@ -132,7 +146,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.ops = ops
         self.embed_tokens = ops.embedding(spec.vocab_size, spec.hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(spec, ops, i) for i in range(spec.num_layers))
+        self.layers = nn.ModuleList(DecoderLayer(spec, ops, f"model.layers.{i}", i) for i in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
         self.rotary = RotaryEmbedding(spec.head_size, max_model_len, spec.rope)
 
@@ -171,6 +185,12 @@ class DecoderForCausalLM(nn.Module):
 
     def checkpoint_slots(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name in a Hugging Face checkpoint, the view of our parameter that it fills), for every tensor."""
+        for name, view in self._slots():
+            for ours, theirs in self.decoder_spec.names:
+                name = name.replace(ours, theirs)
+            yield name, view
+
+    def _slots(self) -> Iterator[tuple[str, torch.Tensor]]:
         for path, module in self.named_modules():
             if isinstance(module, LMHead) and module.tied:
                 continue

@@ -28,7 +28,7 @@ from folovllm.layers.compiled_ops import CompiledOps, PackedMethod
 from folovllm.layers.linear import Linear, LinearMethod
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.rotary import Rotary
-from folovllm.models.decoder import DecoderLayer
+from folovllm.models.decoder import MLP, DecoderLayer
 from folovllm.utils.cpu_kernels import DTYPE_NAMES, FLOAT, INT, POINTER, function
 from folovllm.utils.recycled_memory import RESULTS
 
@@ -148,7 +148,9 @@ def _step(backend: CPUBackend, metadata: AttentionMetadata, rotary: Rotary, want
 
 
 def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> Prepared | None:
-    attention, down = layers[0].self_attn.attn, layers[0].mlp.down_proj
+    if not all(isinstance(layer.mlp, MLP) for layer in layers):  # some have experts
+        return None
+    attention, down = layers[0].self_attn.attn, _products(layers[0])["down"]
     backend, cache = attention.backend, attention.kv_cache
     if not isinstance(backend, CPUBackend) or cache is None or any(layer.self_attn.attn.extras for layer in layers):
         return None
@@ -187,4 +189,5 @@ def _pointers(layer: DecoderLayer) -> Layer:
 
 def _products(layer: DecoderLayer) -> dict[str, Linear]:
     attention, mlp = layer.self_attn, layer.mlp
+    assert isinstance(mlp, MLP)  # for the type checker
     return {"qkv": attention.qkv_proj, "o": attention.o_proj, "gate_up": mlp.gate_up_proj, "down": mlp.down_proj}

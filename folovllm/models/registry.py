@@ -4,8 +4,9 @@ What has none is computed by transformers' own code (transformers_model.py).
     Qwen3             no biases; q and k are normalised per head
     Qwen2, Qwen2.5    biases on q, k and v
     Llama 2 and 3.x, Mistral    the plain decoder; Mistral's layers have a window, in Qwen some may
+    Qwen3-MoE, Qwen2-MoE, Mixtral    Qwen3, Qwen2 and Mistral with experts; Qwen2-MoE has a shared one beside them
 
-vLLM: model_executor/models/registry.py, qwen3.py, qwen2.py, llama.py
+vLLM: model_executor/models/registry.py, qwen3.py, qwen2.py, llama.py, qwen3_moe.py, qwen2_moe.py, mixtral.py
 """
 
 from __future__ import annotations
@@ -15,32 +16,68 @@ from typing import Any
 
 from folovllm.errors import ModelLoadError
 from folovllm.hf_config_checks import check_decoder_config
+from folovllm.layers.moe import ExpertsSpec
 from folovllm.model_files import readable_errors
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.transformers_model import TransformersSpec, transformers_spec
 
 
-def _qwen3(config: Any) -> dict[str, bool]:
+def _qwen3(config: Any) -> dict[str, Any]:
     return {"qk_norm": True, "qkv_bias": config.attention_bias, "o_bias": config.attention_bias}
 
 
-def _qwen2(config: Any) -> dict[str, bool]:
-    return {"qkv_bias": True}
+def _qwen2(config: Any) -> dict[str, Any]:
+    return {"qkv_bias": getattr(config, "qkv_bias", True)}  # Qwen2-MoE's configuration has the field
 
 
-def _llama(config: Any) -> dict[str, bool]:
+def _llama(config: Any) -> dict[str, Any]:
     bias = getattr(config, "attention_bias", False)  # Mistral's configuration has neither field
     return {"qkv_bias": bias, "o_bias": bias, "mlp_bias": getattr(config, "mlp_bias", False)}
 
 
-SWITCHES: dict[str, Callable[[Any], dict[str, bool]]] = {
+def _qwen_experts(config: Any) -> ExpertsSpec:
+    sparse = (i for i in range(config.num_hidden_layers) if (i + 1) % config.decoder_sparse_step == 0)
+    return ExpertsSpec(
+        num_experts=config.num_experts,
+        top_k=config.num_experts_per_tok,
+        size=config.moe_intermediate_size,
+        renormalize=config.norm_topk_prob,
+        layers=frozenset(sparse) - frozenset(config.mlp_only_layers),
+        shared_size=getattr(config, "shared_expert_intermediate_size", 0),
+    )
+
+
+def _qwen3_moe(config: Any) -> dict[str, Any]:
+    return _qwen3(config) | {"experts": _qwen_experts(config)}
+
+
+def _qwen2_moe(config: Any) -> dict[str, Any]:
+    return _qwen2(config) | {"experts": _qwen_experts(config)}
+
+
+def _mixtral(config: Any) -> dict[str, Any]:
+    experts = ExpertsSpec(
+        num_experts=config.num_local_experts,
+        top_k=config.num_experts_per_tok,
+        size=config.intermediate_size,
+        renormalize=True,
+        layers=frozenset(range(config.num_hidden_layers)),
+    )
+    names = ((".mlp.", ".block_sparse_moe."), ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
+    return _llama(config) | {"experts": experts, "names": names}
+
+
+SWITCHES: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Qwen3ForCausalLM": _qwen3,
     "Qwen2ForCausalLM": _qwen2,
     "LlamaForCausalLM": _llama,
     "MistralForCausalLM": _llama,
+    "Qwen3MoeForCausalLM": _qwen3_moe,
+    "Qwen2MoeForCausalLM": _qwen2_moe,
+    "MixtralForCausalLM": _mixtral,
 }
 # config.json's "model_type", by which transformers chooses, -> the architecture.
-_BY_MODEL_TYPE = {name.removesuffix("ForCausalLM").lower(): name for name in SWITCHES}
+_BY_MODEL_TYPE = {name.removesuffix("ForCausalLM").replace("Moe", "_moe").lower(): name for name in SWITCHES}
 
 
 ModelSpec = DecoderSpec | TransformersSpec
@@ -90,7 +127,7 @@ def decoder_spec(config: Any) -> DecoderSpec:
     )
 
 
-def _switches_of(config: Any) -> Callable[[Any], dict[str, bool]]:
+def _switches_of(config: Any) -> Callable[[Any], dict[str, Any]]:
     own = _BY_MODEL_TYPE.get(config.model_type)
     names = config.architectures or ([own] if own else [])
     for name in names:

@@ -19,6 +19,7 @@ import torch
 
 from folovllm.distributed.parallel_state import GroupCoordinator, part
 from folovllm.layers.linear import LinearMethod
+from folovllm.layers.moe import block_of
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.parallel import ROWS, ParallelLMHead, RowParallelMethod, VocabParallelEmbedding
 from folovllm.models.decoder import DecoderSpec
@@ -37,17 +38,27 @@ class Shard:
     kv_heads: range
     columns: range
     tokens: range
+    of_experts: dict[str, range]
+    """Columns of the MLPs in layers with experts, by ExpertsSpec.sizes."""
 
     @property
     def spec(self) -> DecoderSpec:
         """That of the decoder which this rank builds."""
-        heads, kv_heads = len(self.heads), len(self.kv_heads)
-        return replace(self.whole, intermediate_size=len(self.columns), num_heads=heads, num_kv_heads=kv_heads)
+        heads, kv_heads, experts = len(self.heads), len(self.kv_heads), self.whole.experts
+        if experts is not None:
+            mine = {block: len(columns) for block, columns in self.of_experts.items()}
+            experts = replace(experts, size=mine["experts"], shared_size=mine.get("shared_expert", 0))
+        size = len(self.columns)
+        return replace(
+            self.whole, intermediate_size=size, num_heads=heads, num_kv_heads=kv_heads, experts=experts
+        )  # fmt: skip
 
-    def cut(self, layer: str) -> tuple[range, int]:
+    def cut(self, layer: str, block: str = "mlp") -> tuple[range, int]:
         """Of a layer's outputs, or its inputs if it is one of ROWS: this rank's, and how many there are."""
         whole = self.whole
         if layer in ("gate_proj", "up_proj", "down_proj"):
+            if block != "mlp" and whole.experts is not None:
+                return self.of_experts[block], whole.experts.sizes[block]
             return self.columns, whole.intermediate_size
         if layer in ("embed_tokens", "lm_head"):
             return self.tokens, whole.vocab_size
@@ -60,6 +71,8 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
     """linear: what makes the whole model's products, which says where a weight may be cut. Raises ValueError: the model
     cannot be cut into so many parts, by tensor_parallel_size."""
     heads, kv_heads, columns, must = spec.num_heads, spec.num_kv_heads, spec.intermediate_size, None
+    sizes = {} if spec.experts is None else spec.experts.sizes
+    units = {}
 
     def together(layer: str, of: int) -> int:
         names = [f"model.layers.{number}.{layer}".rsplit(".", 1) for number in range(spec.num_layers)]
@@ -74,6 +87,11 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
         must = f"be at most {most}: the MLP is cut at multiples of {unit} columns"
     elif heads // world_size * spec.head_size % of_heads:
         must = f"leave each rank whole groups of {of_heads} quantised columns, not {heads // world_size} heads"
+    for block, size in sizes.items():
+        inside = ".0" if block == "experts" else ""
+        units[block] = together(f"mlp.{block}{inside}.down_proj", size)
+        if (most := -(-size // units[block])) < world_size:
+            must = f"be at most {most}: {block} are cut at multiples of {units[block]} columns"
     if must is not None:
         raise wrong("tensor_parallel_size", must, world_size)
     return Shard(
@@ -83,6 +101,7 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
         kv_heads=part(kv_heads, rank, world_size) or range(head := rank * kv_heads // world_size, head + 1),
         columns=part(spec.intermediate_size, rank, world_size, unit),
         tokens=part(spec.vocab_size, rank, world_size),
+        of_experts={block: part(size, rank, world_size, units[block]) for block, size in sizes.items()},
     )
 
 
@@ -90,6 +109,7 @@ def parallel_ops(ops: LayerOps, shard: Shard, group: GroupCoordinator) -> LayerO
     """`ops` for a rank's part of a model: the same, with the sums that join the parts."""
     ours, spec = copy(ops), shard.whole
     columns = dict(zip(ROWS, (spec.num_heads * spec.head_size, spec.intermediate_size), strict=True))
+    columns |= {} if spec.experts is None else spec.experts.sizes
     ours.linear = RowParallelMethod(ops.linear, group, columns)
     ours.embedding = lambda vocab, hidden: VocabParallelEmbedding(vocab, hidden, group)
     ours.lm_head = lambda hidden, vocab, method: ParallelLMHead(hidden, vocab, method, group)
@@ -105,13 +125,15 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
     Raises:
         ValueError: the cut goes through packed numbers, or through a group.
     """
+    for ours, theirs in shard.whole.names:
+        name = name.replace(theirs, ours)
     layer, kind = name.split(".")[-2:]
     everything, by_inputs = tuple(slice(0, size) for size in shape), layer in ROWS
     if by_inputs and kind == "bias":
         return None if shard.rank else everything
-    if layer.endswith("norm") or kind in ("weight_shape", "inv_freq") or (kind == "g_idx" and not by_inputs):
+    if layer.endswith(("norm", "gate")) or kind in ("weight_shape", "inv_freq") or (kind == "g_idx" and not by_inputs):
         return everything
-    mine, count = shard.cut(layer)
+    mine, count = shard.cut(layer, block_of(name))
     dim = 0 if len(shape) == 1 else int(by_inputs != (kind in TURNED))
     size = shape[dim]
     if size == 1 and by_inputs:  # one group for a whole row

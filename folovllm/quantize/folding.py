@@ -21,7 +21,7 @@ import torch
 
 from folovllm.layers.linear import Linear
 from folovllm.layers.norm import RMSNorm
-from folovllm.models.decoder import DecoderLayer
+from folovllm.models.decoder import MLP, DecoderLayer
 from folovllm.quant_scheme import QuantScheme
 from folovllm.quantize.calibration import Statistics
 from folovllm.quantize.rounding import Grid, output_error
@@ -77,6 +77,7 @@ Source = Norm | Rows
 def sources(layer: DecoderLayer, name: str, stored: dict[str, torch.dtype]) -> Iterator[tuple[Linear, Source]]:
     """Each product of the layer `name`, and what makes its inputs. `stored`: the dtypes of the checkpoint's tensors."""
     attention, mlp = layer.self_attn, layer.mlp
+    assert isinstance(mlp, MLP)  # Recipe.check_fits refuses experts
     repeats = attention.num_heads // attention.num_kv_heads
     yield attention.qkv_proj, Norm(layer.input_layernorm, stored[f"{name}.input_layernorm.weight"])
     yield attention.o_proj, Rows(attention.qkv_proj, "v_proj", attention.num_kv_heads, repeats)

@@ -69,7 +69,12 @@ class Recipe:
         return self.method != "rtn" or self.smoothquant is not None
 
     def check_fits(self, spec: DecoderSpec) -> None:
-        """Raises ValueError: the inputs of a layer do not come out even in groups."""
+        """Raises ValueError: the inputs of a layer do not come out even in groups; some layers have experts."""
+        if spec.experts is not None:
+            raise ValueError(
+                f"model must have no experts to be quantised here, got {spec.experts.num_experts}: of a calibration "
+                "text the rare ones see too few tokens; load it with quantization='w4a16', which rounds to the nearest"
+            )
         size = self.scheme.group_size
         inputs = sorted({spec.hidden_size, spec.num_heads * spec.head_size, spec.intermediate_size})
         if size != -1 and any(each % size for each in inputs):

@@ -27,9 +27,6 @@ from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.simulator.devices import Device
 from folovllm.utils.checks import check_int
 
-# Of one sum over several GPUs, as assumed in docs/en/next.md; there are two in each layer.
-ALL_REDUCE_LATENCY = 10e-6
-
 
 class StepShape(NamedTuple):
     """What a step computes."""
@@ -69,28 +66,24 @@ class Roofline:
         check_int("tensor_parallel_size", devices, 1)
         self.device, self.shape, self.itemsize, self.devices = device, shape, itemsize, devices
         self.kv_token_bytes = shape.kv_per_token * itemsize
-        bandwidth = device.bandwidth * device.bandwidth_share * devices
+        self._bandwidth = bandwidth = device.bandwidth * device.bandwidth_share * devices
         flops = device.flops * device.flops_share * devices
-        self._body_read = shape.body * itemsize / bandwidth
         self._head_read = shape.head * itemsize / bandwidth
         self._kv_read = self.kv_token_bytes / bandwidth
-        self._token = 2 * shape.body / flops
+        self._token = 2 * shape.active / flops
         self._row = 2 * shape.head / flops
         self._pair = 4 * shape.layers * shape.heads * shape.head_dim / flops
-        sums = 2 * shape.layers if devices > 1 else 0
-        # A ring moves twice the share of all but one (Patarasuk and Yuan, 2009).
-        moved = 2 * (devices - 1) / devices * shape.hidden * itemsize
-        self._fixed = device.step_overhead + sums * ALL_REDUCE_LATENCY
-        self._token_sums = sums * moved / device.link
+        self._sums = 2 * shape.layers + 1  # behind attention and MLP of each layer, and of the embedding
+        self._token_bytes = shape.hidden * itemsize
 
     def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
         return (
-            max(self._body_read, tokens * self._token)
+            max(self.shape.read(tokens) * self.itemsize / self._bandwidth, tokens * self._token)
             + max(kv_tokens * self._kv_read, pairs * self._pair)
             + max(self._head_read, seqs * self._row)
-            + self._fixed
+            + self.device.step_overhead
             + seqs * self.device.seq_overhead
-            + tokens * self._token_sums
+            + self._sums * self.device.all_reduce_seconds(tokens * self._token_bytes, self.devices)
         )
 
     def num_blocks(self, block_size: int, utilization: float = 0.9) -> int:

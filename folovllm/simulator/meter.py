@@ -83,8 +83,8 @@ class Meter:
             "seconds": seconds,
             "requests_per_s": self.finished / seconds,
             "output_tokens_per_s": self.output_tokens / seconds,
-            "goodput_per_s": self.good / seconds if self.goals else None,
         }
+        row |= {"goodput_per_s": self.good / seconds} if self.goals else {}
         row |= percentiles_ms("ttft", self.ttft)
         row |= percentiles_ms("tpot", self.tpot)
         gaps = {p: self.itl.percentile(p) for p in PERCENTILES}

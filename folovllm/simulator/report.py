@@ -174,16 +174,13 @@ def simulate(
     row = meter.row(seconds)
     if meter.urgent_ttft:
         row |= percentiles_ms("urgent_ttft", meter.urgent_ttft)
-    if not goals:
-        del row["goodput_per_s"]
     replicas = simulator.replicas.values()
     steps = sum(replica.counts.steps for replica in replicas)
-    hits = sum(getattr(replica.scheduler.kv, "num_hits", 0) for replica in replicas)
-    queries = sum(getattr(replica.scheduler.kv, "num_queries", 0) for replica in replicas)
+    managers = [replica.scheduler.kv for replica in replicas]
     return row | {
         "steps": steps,
         "running": sum(replica.counts.rows for replica in replicas) / max(steps, 1),
-        "hit_rate": hits / queries if queries else 0.0,
+        "hit_rate": sum(kv.num_hits for kv in managers) / max(sum(kv.num_queries for kv in managers), 1),
         "preempted": sum(replica.scheduler.preempter.num_recomputed for replica in replicas),
         "busy": sum(replica.counts.busy for replica in replicas) / max(seconds, 1e-12) / args.replicas,
         "real_s": took,

@@ -60,7 +60,6 @@ ARGTYPES: dict[str, list[Any]] = {
     "linear": [POINTER] * 4 + [INT] * 3,
     "decoder": [POINTER] * 3 + [INT] * 3 + [POINTER] * 4,
     "all_reduce": [POINTER] * 2 + [INT],
-    "all_gather": [POINTER] * 4,
 }
 # How the dtypes are called in the functions' names.
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}

@@ -8,8 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from folovllm import __version__
 from folovllm.utils.devices import total_memory_bytes
 
@@ -35,11 +33,13 @@ _CPUINFO_NAMES = {"fma": "fma3", "avx512f": "avx512_f", "asimd": "neon"}
 
 
 def versions() -> dict[str, str]:
-    ours = {"folovllm": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    return ours | {"transformers": version("transformers")}
+    ours = {"folovllm": __version__, "python": platform.python_version()}
+    return ours | {name: version(name) for name in ("torch", "transformers")}
 
 
 def hardware() -> dict[str, Any]:
+    import torch
+
     facts: dict[str, Any] = {
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -49,16 +49,12 @@ def hardware() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
     }
     if torch.cuda.is_available():
-        facts["gpus"] = [_gpu(index) for index in range(torch.cuda.device_count())]
+        facts["gpus"] = [
+            f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {gpu.multi_processor_count} SMs, "
+            f"compute capability {gpu.major}.{gpu.minor}, CUDA {torch.version.cuda}"
+            for gpu in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        ]
     return facts
-
-
-def _gpu(index: int) -> str:
-    gpu = torch.cuda.get_device_properties(index)
-    return (
-        f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {gpu.multi_processor_count} SMs, "
-        f"compute capability {gpu.major}.{gpu.minor}, CUDA {torch.version.cuda}"
-    )
 
 
 def cpu_name() -> str:
@@ -69,6 +65,8 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> list[str]:
+    import torch
+
     probe = getattr(torch.cpu, "get_capabilities", None)
     if probe is not None:
         present = {name for name, value in probe().items() if value is True}

@@ -77,7 +77,7 @@ class LeadingModel:
     """Rank 0's part of the model: what it is asked, it asks the others first."""
 
     def __init__(self, model: DecoderForCausalLM, group: GroupCoordinator) -> None:
-        self.model, self.group, self.decoder_spec = model, group, model.decoder_spec
+        self.model, self.group, self.decoder_spec, self.modules = model, group, model.decoder_spec, model.modules
 
     def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         numbers, flat = pack_step(input_ids, positions, metadata)

@@ -71,7 +71,8 @@ def size_kv_cache(
                 f"where {free / GIB:.2f} GiB are free; lower it or block_size"
             )
     else:
-        budget, reason = _budget(cache.gpu_memory_utilization, device, measure_step, sharing)
+        budget, reason = _budget(cache.gpu_memory_utilization, device, measure_step)
+        budget = budget // sharing if device.type == "cpu" else budget
         num_blocks = min(budget // block_bytes, most)
         if num_blocks < 1:
             raise ValueError(
@@ -89,13 +90,12 @@ def size_kv_cache(
     return CacheSize(num_blocks, num_swap_blocks, cache.block_size, block_bytes, reason)
 
 
-def _budget(utilization: float, device: torch.device, measure_step: Callable[[], int], sharing: int) -> tuple[int, str]:
+def _budget(utilization: float, device: torch.device, measure_step: Callable[[], int]) -> tuple[int, str]:
     """Bytes that the cache may take now, and a text that says where the figure comes from."""
     if device.type == "cpu":
         release_freed_memory()
         free = free_memory_bytes(device)
-        part = f" for each of {sharing} ranks" if sharing > 1 else ""
-        return int(free * CPU_SHARE / sharing), f"{CPU_SHARE / sharing:.0%} of {free / GIB:.1f} GiB free memory{part}"
+        return int(free * CPU_SHARE), f"{CPU_SHARE:.0%} of {free / GIB:.1f} GiB free memory"
     step = measure_step()
     total = total_memory_bytes(device)
     in_use = total - free_memory_bytes(device)

@@ -28,7 +28,7 @@ from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.cuda_graph import CudaGraphs
-from folovllm.worker.follower import Ask, LeadingGraphs, LeadingModel, pack_moves
+from folovllm.worker.follower import Ask, pack_moves
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
@@ -41,8 +41,7 @@ class ModelRunner:
     """Holds the model, the KV cache, the batch and the sequences' sampling state."""
 
     def __init__(
-        self, model: DecoderForCausalLM | LeadingModel, kv_cache: KVCache, sampling: BatchSampler,
-        graphs: CudaGraphs | LeadingGraphs | None, *,
+        self, model: DecoderForCausalLM, kv_cache: KVCache, sampling: BatchSampler, graphs: CudaGraphs | None, *,
         num_swap_blocks: int, max_num_seqs: int, max_model_len: int, device: torch.device,
         proposer: Proposer | None = None, rejects: bool = False, group: GroupCoordinator | None = None,
     ) -> None:  # fmt: skip
@@ -67,7 +66,7 @@ class ModelRunner:
                 return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
-            for seq_id in scheduled.finished_seq_ids:  # it is not said again, and a new request may take the name
+            for seq_id in scheduled.finished_seq_ids:  # named once only, and a new request may take the name
                 self.sampling.remove(seq_id)
             raise
 

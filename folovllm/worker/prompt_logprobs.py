@@ -22,7 +22,6 @@ from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors, gather_logprobs
 from folovllm.utils.upload import upload
 from folovllm.worker.async_output import LogprobsCopy
-from folovllm.worker.follower import LeadingModel
 
 # Prompt positions whose logits are held at once when prompt_logprobs asks for all of them: 64 rows of 151,936 float32
 # logits are 39 MB, a 4,000-token prompt in one piece would be 2.4 GB.
@@ -32,7 +31,7 @@ PROMPT_LOGPROBS_ROWS = 64
 class PromptLogprobs:
     """Holds the rows of prompts that have not come to their end."""
 
-    def __init__(self, model: DecoderForCausalLM | LeadingModel, device: torch.device) -> None:
+    def __init__(self, model: DecoderForCausalLM, device: torch.device) -> None:
         self.model, self.device = model, device
         self._rows: dict[Sequence, LogprobsTensors] = {}
 

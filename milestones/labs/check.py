@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from milestones.chain import Course
-from milestones.labs.exercise import Exercise
+from milestones.labs.exercise import Exercise, solved_tree
 from milestones.labs.grade import Grade, grade
 from milestones.labs.lab import Lab, course_digest
 from milestones.labs.onward import carried_exercises
@@ -30,7 +30,7 @@ class Checked:
 
 def check(lab: Lab, course: Course, exercises: list[Exercise], exercise: Exercise) -> Checked:
     """Grade one exercise of the folder, with this repository's tests."""
-    tree = course.tree(lab.number)
+    tree = solved_tree(course, lab.number, exercises)
     base = lab.base()
     changed = changed_files(lab.folder, base)
     own = {e.file for e in [*exercises, *carried_exercises(lab, course)]}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from milestones.chain import Course
-from milestones.labs.exercise import Exercise, load_exercises
+from milestones.labs.exercise import Exercise, load_exercises, solved_tree
 from milestones.labs.kept import apply_solution, copies, lines_of, reset, restore
 from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
 from milestones.labs.onward import GENERATES, PROMPT, carry_on, generate, generate_of
@@ -88,9 +89,9 @@ def run_start(root: Path, args: argparse.Namespace) -> int:
     if before is not None and before.number >= milestone.number:
         raise MilestoneError(f"--from must be of a milestone before {milestone.id}, got {before.milestone}")
     lab = start(root, course, milestone, args.folder, language)
-    number = len(load_exercises(course.snapshot, milestone.number))
     label = f"M{milestone.number}: {milestone.title[language]}"
-    print(say(language, "started", label=label, n=number, folder=args.folder))
+    total = len(load_exercises(course.snapshot, milestone.number))
+    print(say(language, "started", label=label, n=total, folder=args.folder))
     if before is not None:
         print(say(language, "carrying", folder=args.before), flush=True)
         for key, exercise in carry_on(lab, before, course):
@@ -109,11 +110,12 @@ def run_check(root: Path, args: argparse.Namespace) -> int:
 
     course, lab, exercises = _open(root, args)
     console = LabConsole()
-    if args.watch:
+    exercise = choose(exercises, args.name, lab.language) if args.name else first_open(lab, exercises)
+    is_first = exercise is exercises[0] and not args.all and not lab.is_solved(exercise)
+    if args.watch or (is_first and console.is_interactive and sys.stdin.isatty()):
         from milestones.labs.watch import watch
 
-        return watch(console, course, lab, exercises, args.name, verbose=args.verbose)
-    exercise = choose(exercises, args.name, lab.language) if args.name else first_open(lab, exercises)
+        return watch(console, course, lab, exercises, args.name, verbose=args.verbose, once=not args.watch)
     row = exercises if args.all or exercise is None else [exercise]
     for exercise in row:
         with console.status(say(lab.language, "checking", name=exercise.id)):
@@ -123,9 +125,8 @@ def run_check(root: Path, args: argparse.Namespace) -> int:
         if checked.grade.outcome != "solved":
             return 1
     if first_open(lab, exercises) is None:
-        show_end(
-            console, lab, len(exercises), following(course, lab), is_shown=GENERATES not in course.tree(lab.number)
-        )
+        is_shown = GENERATES not in course.tree(lab.number)
+        show_end(console, lab, len(exercises), following(course, lab), is_shown=is_shown)
     return 0
 
 
@@ -157,7 +158,7 @@ def run_solution(root: Path, args: argparse.Namespace) -> int:
     course, lab, exercises = _open(root, args)
     exercise = _one(lab, exercises, args.name)
     console, done = LabConsole(), lab.done(exercise)
-    text = course.tree(lab.number)[exercise.file].data.decode("utf-8")
+    text = solved_tree(course, lab.number, exercises)[exercise.file].data.decode("utf-8")
     if args.apply:
         kept = apply_solution(lab, course, exercise)
         done.solution = "applied"

@@ -8,9 +8,11 @@
         mistakes.json     what each of them answers (answers.py)
         right/NAME.py     unusual solutions that must be accepted, if there are any
         equivalent.toml   mutants of the solution that compute the same (mutants.py), each with the reason
+        own.py            of an open task: the file that it brings, with our solution
     milestones/labs/m3/support.py       what several judges share, if anything
 
-The solution is the milestone's own code and is stored nowhere else.
+The solution is the milestone's own code and is stored nowhere else. An open task is judged by a figure that any code
+may reach: it brings a file of its own, and `figure` says what ours and the best known solution reach.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from milestones.chain import Course
 from milestones.labs import blank
 from milestones.labs.answers import FILE, Answer, read_answers
 from milestones.labs.page import Page, parse_page
@@ -31,7 +34,10 @@ LABS = "milestones/labs"
 MAX_SECONDS = 60
 MAX_MINUTES = 120
 _FOLDER = re.compile(r"(\d\d)-([a-z0-9]+(?:-[a-z0-9]+)*)")
-_FILES = re.compile(r"(exercise|equivalent)\.toml|mistakes\.json|(en|zh)\.md|judge\.py|(wrong|right)/[a-z0-9-]+\.py")
+_FILES = re.compile(
+    r"(exercise|equivalent)\.toml|mistakes\.json|(en|zh)\.md|(judge|own)\.py|(wrong|right)/[a-z0-9-]+\.py"
+)
+OWN, BEST = "own.py", "best"
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Exercise:
     note: str  # the page that comes before it, and has its box: "m3/block-tables.md"
     minutes: int  # that it takes, about
     seconds: int  # that one of its tests may take
+    figure: dict[str, float]  # of an open task: what "ours" reaches, and the "best" known; else empty
     pages: dict[str, Page]
     files: dict[str, File]  # of its folder, by the path in it
     support: dict[str, File]  # that the milestone's judges share, by name
@@ -106,7 +113,7 @@ class Exercise:
         """Whether a person may mean this one: 1, 01, block-pool, 01-block-pool, m3/01, m3/block-pool …"""
         milestone, slash, rest = name.lower().rpartition("/")
         number = self.folder[:2]
-        known = {self.folder, self.name, number, number.lstrip("0")}
+        known = {self.folder, self.name, number, str(int(number))}
         return rest in known and (not slash or milestone == f"m{self.milestone}")
 
 
@@ -125,9 +132,9 @@ def load_exercises(snapshot: Snapshot, number: int) -> list[Exercise]:
             else:
                 raise MilestoneError(f"{path}: unknown file; beside the exercises there may be support.py only")
     exercises = [_load(number, folder, folders[folder], support) for folder in sorted(folders)]
-    for at, exercise in enumerate(exercises, 1):
+    for at, exercise in enumerate(exercises, int(exercises[0].folder[:2] != "00") if exercises else 1):
         if int(exercise.folder[:2]) != at:
-            raise MilestoneError(f"{root}{exercise.folder}: exercises count from 01 without a gap, expected {at:02}")
+            raise MilestoneError(f"{root}{exercise.folder}: exercises count from 00 without a gap, expected {at:02}")
     taken: dict[tuple[str, str], Exercise] = {}
     for exercise in exercises:
         for function in exercise.functions:
@@ -143,7 +150,9 @@ def _load(number: int, folder: str, files: dict[str, File], support: dict[str, F
         raise MilestoneError(f"{where}: a folder's name must be like 01-block-pool")
     for path in files:
         if not _FILES.fullmatch(path):
-            known = "exercise.toml, equivalent.toml, mistakes.json, en.md, zh.md, judge.py, wrong/*.py, right/*.py"
+            known = (
+                "exercise.toml, equivalent.toml, mistakes.json, en.md, zh.md, judge.py, own.py, wrong/*.py, right/*.py"
+            )
             raise MilestoneError(f"{where}/{path}: unknown file; known are {known}")
     for path in ("exercise.toml", "en.md", "zh.md", "judge.py"):
         if path not in files:
@@ -154,6 +163,10 @@ def _load(number: int, folder: str, files: dict[str, File], support: dict[str, F
         for language in LANGUAGES
     }
     exercise = Exercise(number, folder, **table, pages=pages, files=files, support=support)
+    if bool(exercise.figure) != (OWN in files) or (exercise.figure and exercise.figure.keys() != {"ours", BEST}):
+        raise MilestoneError(
+            f"{where}: an open task has {OWN}, and figure = {{ ours = …, best = … }}; nothing else has"
+        )
     _check_alike(where, pages)
     if len(exercise.wrong) < 2:
         raise MilestoneError(f"{where}/wrong: must have two wrong solutions or more, got {len(exercise.wrong)}")
@@ -167,16 +180,16 @@ def _load(number: int, folder: str, files: dict[str, File], support: dict[str, F
 
 def _table(where: str, file: File) -> dict[str, Any]:
     try:
-        table: dict[str, Any] = {"seconds": 10, **tomllib.loads(file.data.decode("utf-8"))}
+        table: dict[str, Any] = {"seconds": 10, "figure": {}, **tomllib.loads(file.data.decode("utf-8"))}
     except tomllib.TOMLDecodeError as error:
         raise MilestoneError(f"{where}: {error}") from error
-    kinds = {"file": str, "functions": list, "note": str, "minutes": int, "seconds": int}
+    kinds = {"file": str, "functions": list, "note": str, "minutes": int, "seconds": int, "figure": dict}
     if unknown := sorted(table.keys() - kinds.keys()):
         raise MilestoneError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(kinds)}")
     for key, kind in kinds.items():
         if key not in table:
             raise MilestoneError(f"{where}: {key} is missing")
-        if not isinstance(table[key], kind) or not table[key]:
+        if not isinstance(table[key], kind) or (not table[key] and key != "figure"):
             raise MilestoneError(f"{where}: {key} must be a {kind.__name__} that is not empty, got {table[key]!r}")
     if not all(isinstance(name, str) for name in table["functions"]):
         raise MilestoneError(f"{where}: functions must be qualified names, got {table['functions']!r}")
@@ -200,9 +213,21 @@ def _check_alike(where: str, pages: dict[str, Page]) -> None:
             raise MilestoneError(f"{where}: en.md and zh.md must have {what}, got {here} and {there}")
 
 
+def solved_tree(course: Course, number: int, exercises: list[Exercise] | None = None) -> Snapshot:
+    """The milestone's tree with the files that open tasks bring. exercises: the milestone's, where they are known."""
+    row = load_exercises(course.snapshot, number) if exercises is None else exercises
+    return {**course.tree(number), **brought(row)}
+
+
+def brought(exercises: list[Exercise]) -> dict[str, File]:
+    """The files that open tasks bring, with our solutions."""
+    return {e.file: e.files[OWN] for e in exercises if OWN in e.files}
+
+
 def exercise_problems(exercises: list[Exercise], tree: Snapshot) -> list[str]:
     """Exercises that do not fit the milestone's tree, one line each."""
     found = []
+    tree = {**tree, **brought(exercises)}
     for exercise in exercises:
         where = f"{LABS}/{exercise.id}"
         if exercise.file not in tree:

@@ -48,6 +48,7 @@ class Grade:
     tests: list[str] = field(default_factory=list)
     failed_test: str = ""
     failure: dict[str, Any] = field(default_factory=dict)
+    figure: float | None = None  # of an open task: what was measured last
     problem: str = ""  # for "broken": what keeps this from being a grade at all; for "needs": the other exercise
     seconds: float = 0.0
 
@@ -169,6 +170,8 @@ def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: st
             marks = dict(zip(event["tests"], event["invariants"], strict=True))
         elif kind == "start":
             running = event["test"]
+        elif kind == "measured":
+            result.figure = event["figure"]
         elif kind == "passed":
             result.passed.append(event["invariant"])
         elif kind == "failed":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from milestones.chain import Course
 from milestones.labs import blank
-from milestones.labs.exercise import Exercise
+from milestones.labs.exercise import Exercise, solved_tree
 from milestones.labs.lab import Lab
 from milestones.sources import File
 from milestones.spec import MilestoneError
@@ -53,7 +53,9 @@ def lines_of(copy: Copy, exercise: Exercise) -> int:
 
 def apply_solution(lab: Lab, course: Course, exercise: Exercise) -> Path | None:
     """Write the milestone's own functions into the folder; returns the copy of what was there, if anything was."""
-    return _put_functions(lab, exercise, course.tree(lab.number)[exercise.file].data.decode("utf-8"), "solution")
+    return _put_functions(
+        lab, exercise, solved_tree(course, lab.number)[exercise.file].data.decode("utf-8"), "solution"
+    )
 
 
 def reset(lab: Lab, exercise: Exercise) -> Path | None:

@@ -1,7 +1,7 @@
 """From one milestone to the next with the same engine: what was solved is carried on, and the end of a milestone shows
 what the learner's own engine can do.
 
-    start m2 ../m2-lab --from ../m1-lab     the functions that were solved there, where M2 still has them as they were
+    start m2 ../m2-lab --from ../m1-lab     the functions that were solved there, with what M2 has changed in them
     finish                                  a generation by the folder's own code, beside the milestone before it
 """
 
@@ -18,10 +18,10 @@ from pathlib import Path
 
 from milestones.chain import Course
 from milestones.labs import blank
-from milestones.labs.exercise import Exercise, load_exercises
+from milestones.labs.exercise import OWN, Exercise, load_exercises
 from milestones.labs.grade import grade
 from milestones.labs.lab import Lab
-from milestones.sources import IDENTITY, File, git
+from milestones.sources import IDENTITY, File, git, merge
 from milestones.spec import MilestoneError
 from milestones.trees import write_tree
 
@@ -42,22 +42,28 @@ print(json.dumps([text, {PROMPTS} * {NUM_TOKENS} / (time.perf_counter() - began)
 
 def carry_on(lab: Lab, before: Lab, course: Course) -> Iterator[tuple[str, Exercise]]:
     """Put the functions that were solved in `before` into `lab`, and commit them. Gives what became of each exercise,
-    as soon as that is known: "carried"; "left_changed", as the milestones between have changed the function, or what
-    its judge calls, and the newer one is left as it is; "left_refused", as its judge refuses it here."""
+    as soon as that is known: "carried"; "merged_on", with the changes of the milestones between; "left_changed", as
+    these are in the same lines, or in what its judge calls, and the newer function is left as it is; "left_refused", as
+    its judge refuses it here."""
     if before.number >= lab.number:
         raise MilestoneError(f"--from must be of a milestone before {lab.milestone}, got {before.milestone}")
     carried: list[Exercise] = []
-    here = course.tree(lab.number)
+    there, here = course.tree(before.number), course.tree(lab.number)
+    asked = {(e.file, function) for e in load_exercises(course.snapshot, lab.number) for function in e.functions}
     for exercise in _solved(before, course):
-        there = course.tree(exercise.milestone)
-        if exercise.file not in here or not is_same(exercise, there[exercise.file], here[exercise.file]):
+        if OWN in exercise.files:
+            continue  # an open task is no part of the engine
+        file = exercise.file
+        again = any((file, function) in asked for function in exercise.functions)
+        path, old = lab.folder / file, lab.read(file)
+        new = None if again or file not in here else _merged(exercise, old, before.read(file), there[file], here[file])
+        if new is None:
             yield "left_changed", exercise
             continue
-        path, old = lab.folder / exercise.file, lab.read(exercise.file)
-        path.write_bytes(exercise.with_functions_of(old, before.read(exercise.file)).encode("utf-8"))
+        path.write_bytes(new.encode("utf-8"))
         if grade(exercise, lab.folder, here, language=lab.language).outcome == "solved":
             carried.append(exercise)
-            yield "carried", exercise
+            yield ("carried" if is_same(exercise, there[file], here[file]) else "merged_on"), exercise
             continue
         path.write_bytes(old.encode("utf-8"))
         # A judge that refuses the course's own code knows too little of what the milestones between have changed.
@@ -69,6 +75,22 @@ def carry_on(lab: Lab, before: Lab, course: Course) -> Iterator[tuple[str, Exerc
         git(lab.folder, "add", "--all")
         title = f"What was solved in {before.milestone}"
         git(lab.folder, "commit", "--quiet", "--no-gpg-sign", "--allow-empty", "--message", title, env=IDENTITY)
+
+
+def _merged(exercise: Exercise, text: str, mine: str, there: File, here: File) -> str | None:
+    """`text` with the functions of `mine`, and in them what the course has changed from `there` to `here`; None where
+    that is in the lines that the learner wrote otherwise, or a function is gone."""
+    for function in exercise.functions:
+        try:
+            own = blank.source_of(mine, function)
+            old, new = (blank.source_of(file.data.decode("utf-8"), function) for file in (there, here))
+        except MilestoneError:
+            return None
+        source = own.encode() if old == new else merge(own.encode(), old.encode(), new.encode())
+        if source is None:
+            return None
+        text = blank.replace(text, function, source.decode("utf-8"), exercise.file)
+    return text
 
 
 def carried_exercises(lab: Lab, course: Course) -> list[Exercise]:

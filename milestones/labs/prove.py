@@ -23,7 +23,7 @@ from pathlib import Path
 from milestones.chain import Course
 from milestones.fork_server import serving
 from milestones.labs.answers import FILE, Answer, answer_of, write_answers
-from milestones.labs.exercise import LABS, Exercise, exercise_problems, load_exercises
+from milestones.labs.exercise import BEST, LABS, Exercise, brought, exercise_problems, load_exercises, solved_tree
 from milestones.labs.grade import INSIDE, Grade, grade
 from milestones.labs.mutants import Mutant, equivalents, mutants
 from milestones.labs.onward import is_same
@@ -67,7 +67,7 @@ def prove(
     is judged. Both are drawn by `seed`. recorded: each mistakes.json must say what came of its wrong solutions.
     """
     rng = random.Random(seed)
-    trees = {number: course.tree(number) for number in sorted({e.milestone for e in chosen})}
+    trees = {number: solved_tree(course, number) for number in sorted({e.milestone for e in chosen})}
     rows = {number: load_exercises(course.snapshot, number) for number in trees}
     proofs = [Proof(e, exercise_problems([e], trees[e.milestone])) for e in chosen]
     faults = [(p, m) for p in proofs if not p.problems for m in _mutants_of(p, trees[p.exercise.milestone])]
@@ -127,7 +127,7 @@ class _Package:
 def _write_package(folder: Path, course: Course, number: int) -> _Package:
     """Compiled but for the exercises' files, which are written anew for each judge: a judge writes no bytecode, and
     would compile for half of its time."""
-    tree = course.tree(number)
+    tree = solved_tree(course, number)
     write_tree({path: file for path, file in tree.items() if path.startswith("folovllm/")}, folder)
     changed = {e.file for e in load_exercises(course.snapshot, number)}
     for path in folder.rglob("*.py"):
@@ -138,7 +138,7 @@ def _write_package(folder: Path, course: Course, number: int) -> _Package:
 
 def blanked_tree(tree: Snapshot, exercises: list[Exercise]) -> dict[str, File]:
     """`tree` with these exercises emptied."""
-    blanked = dict(tree)
+    blanked = {**tree, **brought(exercises)}
     for exercise in exercises:
         text = blanked[exercise.file].data.decode("utf-8")
         file = blanked[exercise.file]
@@ -180,6 +180,8 @@ def _prove(
     proof.tests, proof.seconds = len(result.tests), result.seconds
     if result.outcome != "solved":
         proof.problems.append(f"its solution must pass, but {_told(result)}")
+    elif result.figure != e.figure.get("ours"):
+        proof.problems.append(f"figure.ours must be {result.figure}, which its solution reaches, got {e.figure}")
     every = set(range(1, len(e.pages["en"].invariants) + 1))
     if result.outcome == "solved" and set(result.judged) != every:
         lacking, extra = sorted(every - set(result.judged)), sorted(set(result.judged) - every)
@@ -202,6 +204,8 @@ def _prove(
         result = judge(e.with_functions_of(text, right, f"right/{name}.py"))
         if result.outcome != "solved":
             proof.problems.append(f"right/{name}.py must be accepted, but {_told(result)}")
+        elif name == BEST and result.figure != e.figure.get(BEST):
+            proof.problems.append(f"figure.best must be {result.figure}, which right/{BEST}.py reaches, got {e.figure}")
     if newest is not None:
         progress(f"{e.id}: later on")
         result = grade(e, newest.result().folder, newest.result().tree, python, patience=PATIENCE)
@@ -227,8 +231,9 @@ def _newest_with(course: Course, exercise: Exercise, tree: Snapshot) -> int | No
 
 
 def _mutants_of(proof: Proof, tree: Snapshot) -> list[Mutant]:
-    """Those that can be refused. An entry of equivalent.toml that is no mutant any more is a problem of the proof."""
-    every = mutants(proof.exercise, tree[proof.exercise.file].data.decode("utf-8"))
+    """Those that can be refused. An entry of equivalent.toml that is no mutant any more is a problem of the proof. An
+    open task has none: all that reaches its bound is right."""
+    every = [] if proof.exercise.figure else mutants(proof.exercise, tree[proof.exercise.file].data.decode("utf-8"))
     known = equivalents(proof.exercise)
     for name in known.keys() - {mutant.name for mutant in every}:
         proof.problems.append(f"{proof.exercise.id}: equivalent.toml has {name!r}, which is no mutant of the solution")

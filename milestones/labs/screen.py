@@ -43,7 +43,7 @@ def show_check(console: Console, lab: Lab, exercises: list[Exercise], checked: C
     page = exercise.pages[language]
     solved = sum(lab.is_solved(e) for e in exercises)
     title = Text.assemble((f"M{exercise.milestone} · {exercise.folder[:2]} ", "bold"), (page.title, "bold"))
-    told = say(language, "of", n=int(exercise.folder[:2]), total=len(exercises), solved=solved)
+    told = say(language, "of", n=exercises.index(exercise) + 1, total=len(exercises), solved=solved)
     line = Table.grid(expand=True)
     line.add_column(ratio=1)
     line.add_column(justify="right", no_wrap=True)
@@ -52,6 +52,9 @@ def show_check(console: Console, lab: Lab, exercises: list[Exercise], checked: C
     console.print(Rule(style="dim"))
     for part in _body(lab, checked, verbose=verbose):
         console.print(part)
+    if grade.figure is not None:
+        figures = {name: f"{figure:g}" for name, figure in {**exercise.figure, "yours": grade.figure}.items()}
+        console.print("\n  " + say(language, "figures", **figures))
     console.print()
     notes = [
         ("outside", checked.outside),

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import locale
 import os
-import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from milestones.chain import Course
 from milestones.handout import with_plain_pages
-from milestones.labs.exercise import load_exercises
+from milestones.labs.exercise import load_exercises, solved_tree
 from milestones.labs.lab import BASE, Lab, course_digest, remember
 from milestones.labs.prove import blanked_tree
-from milestones.sources import IDENTITY, File, git
+from milestones.sources import IDENTITY, File, git, merge
 from milestones.spec import Milestone, MilestoneError
-from milestones.trees import build_tree, lab_readme, write_repository, write_tree
+from milestones.trees import lab_readme, write_repository, write_tree
 
 LAUNCHER = Path(__file__).with_name("launcher")
 
@@ -32,7 +31,7 @@ def lab_tree(course: Course, milestone: Milestone, language: str) -> dict[str, F
     exercises = load_exercises(course.snapshot, milestone.number)
     if not exercises:
         raise MilestoneError(f"{milestone.id} has no exercises; `python -m milestones checkout {milestone.id} DIR`")
-    own = build_tree(course, milestone)
+    own = solved_tree(course, milestone.number, exercises)
     tree = blanked_tree(own, exercises)
     no_answers = {own[e.file].data: tree[e.file] for e in exercises}  # in the notes either
     tree = with_plain_pages(course, tree, no_answers)
@@ -85,13 +84,13 @@ def update(lab: Lab, course: Course) -> Update:
                 done.written.append(path)
         elif after is not None and mine == after.data:
             continue
-        elif before and after and mine is not None and (merged := _merge(mine, before.data, after.data)) is not None:
+        elif before and after and mine is not None and (merged := merge(mine, before.data, after.data)) is not None:
             here.write_bytes(merged)
             done.merged.append(path)
         else:
             done.kept.append(path)
             if before and after and mine is not None:
-                rest = _merge(mine, before.data, after.data, "--ours")
+                rest = merge(mine, before.data, after.data, "--ours")
                 here.write_bytes(mine if rest is None else rest)
             if after is not None:
                 write_tree({path: after}, lab.folder / ".folovllm" / "update")
@@ -104,17 +103,6 @@ def update(lab: Lab, course: Course) -> Update:
         lab.course = course_digest(course, lab.number)
         lab.save()
     return done
-
-
-def _merge(mine: bytes, before: bytes, after: bytes, *options: str) -> bytes | None:
-    """Both changes in one text, or None where they meet. --ours: `mine` where they meet."""
-    with tempfile.TemporaryDirectory() as scratch:
-        files = [Path(scratch) / name for name in ("mine", "before", "after")]
-        for file, data in zip(files, (mine, before, after), strict=True):
-            file.write_bytes(data)
-        command = ["git", "merge-file", "--stdout", *options, *map(str, files)]
-        done = subprocess.run(command, capture_output=True, check=False)
-    return done.stdout if done.returncode == 0 else None
 
 
 def _set_base(folder: Path, tree: dict[str, File]) -> None:

@@ -1,5 +1,5 @@
-"""`check --watch`: checks again whenever a file of the package is saved. Looks at the files' times: no library needed,
-and it works on every file system."""
+"""`check --watch`: checks again whenever a file of the package is saved. At a terminal `check` does so for the first
+exercise of a milestone. Looks at the files' times: no library needed, and it works on every file system."""
 
 from __future__ import annotations
 
@@ -19,13 +19,20 @@ PAUSE = 0.3  # seconds between two looks
 
 
 def watch(
-    console: Console, course: Course, lab: Lab, exercises: list[Exercise], name: str | None, *, verbose: bool
+    console: Console,
+    course: Course,
+    lab: Lab,
+    exercises: list[Exercise],
+    name: str | None,
+    *,
+    verbose: bool,
+    once: bool = False,
 ) -> int:
-    """Check now and after each save, until Ctrl-C or until everything is solved."""
+    """Check now and after each save, until Ctrl-C or until everything is solved; once: until one more is."""
     above = ""  # what was solved just now: the next exercise is shown below it
     try:
         while True:
-            exercise = choose(exercises, name, lab.language) if name else first_open(lab, exercises)
+            exercise = choose(exercises, name, lab.language) if name and not once else first_open(lab, exercises)
             if exercise is None:
                 is_shown = GENERATES not in course.tree(lab.number)
                 show_end(console, lab, len(exercises), following(course, lab), is_shown=is_shown)
@@ -33,7 +40,9 @@ def watch(
             seen = _stamps(lab)
             with console.status(say(lab.language, "checking", name=exercise.id)):
                 checked = check(lab, course, exercises, exercise)
-            if checked.grade.outcome == "solved" and name is None:
+            is_solved = checked.grade.outcome == "solved"
+            goes_on = first_open(lab, exercises) is None if once else name is None
+            if is_solved and goes_on:
                 above = f"✔ {exercise.folder[:2]} {exercise.pages[lab.language].title}: {say(lab.language, 'solved')}"
                 continue  # with the next one
             if console.is_terminal:
@@ -42,6 +51,8 @@ def watch(
                 console.print(f"{above}\n", style="bold green", markup=False)
                 above = ""
             show_check(console, lab, exercises, checked, verbose=verbose)
+            if is_solved and once:
+                return 0
             console.print(say(lab.language, "watching", time=time.strftime("%H:%M:%S")), style="dim")
             while _stamps(lab) == seen:
                 time.sleep(PAUSE)

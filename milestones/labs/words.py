@@ -16,6 +16,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "with": ("with", "其中"),
     "at": ("your code", "你的代码"),
     "look": ("look at", "看这里"),
+    "figures": ("measured {yours} · ours {ours} · best known {best}", "测得 {yours} · 我们的 {ours} · 已知最好 {best}"),
     "printed": ("it printed", "打印输出"),
     "next": ("next", "下一步"),
     "invariant": ("Invariant {n}", "第 {n} 条"),
@@ -165,6 +166,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "正在用这里的代码检查你在 {folder} 里做完的练习，每道几秒 …",
     ),
     "carried": ("carried on: {name} ({title})", "已带过来：{name}（{title}）"),
+    "merged_on": (
+        "carried on, with this milestone's changes: {name} ({title})",
+        "已带过来，并加上这个里程碑的改动：{name}（{title}）",
+    ),
     "left_changed": (
         "left: {name} ({title}), whose code this milestone has changed",
         "未带过来：{name}（{title}）：它的代码在这个里程碑里改过",

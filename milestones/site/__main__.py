@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from milestones.site import comment_entries, terms
+from milestones.site import comment_entries, live, terms
 from milestones.site.comments import FOLDER
 from milestones.site.links import markdown_problems, site_problems
 from milestones.site.parity import compare
@@ -62,6 +62,7 @@ def print_terms() -> int:
 
 def build(builder: str) -> int:
     """Builds both languages, warnings are errors, and a first page that leads to the reader's own."""
+    print(live.build(), flush=True)
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     quiet = ["--quiet"] if builder == "mkdocs" else ["--clean"]
     for config in CONFIGS.values():

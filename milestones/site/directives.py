@@ -14,7 +14,7 @@ from milestones.site.errors import DirectiveError
 
 DIRECTIVE = re.compile(r"^(?P<indent>[ \t]*):::[ \t]+(?P<body>\S.*?)[ \t]*$")
 INLINE = re.compile(r"\{\{\s*bench\s+(?P<body>[^{}]+?)\s*\}\}")
-KINDS = ("code", "bench", "plot", "api", "figure", "files", "map", "way", "exercise")
+KINDS = ("code", "bench", "plot", "api", "figure", "files", "map", "way", "exercise", "live")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ _KNOWN: dict[str, tuple[set[str], set[str], bool]] = {
     "files": (set(), set(), False),
     "map": (set(), set(), False),
     "figure": (set(), {"caption"}, False),
+    "live": (set(), {"caption"}, False),
     "way": (set(), set(), False),
     "exercise": (set(), set(), False),
 }
@@ -83,7 +84,7 @@ def parse_directive(body: str) -> Directive:
         else:
             words.append(token)
     if not words:
-        example = "NAME" if kind in ("bench", "plot", "figure") else "PATH NAME"
+        example = "NAME" if kind in ("bench", "plot", "figure", "live") else "PATH NAME"
         raise DirectiveError(f"{kind} needs a name, as in `::: {kind} {example}`")
     return Directive(kind, tuple(words), frozenset(seen_flags), seen_options, milestone)
 

@@ -30,7 +30,7 @@ ET.register_namespace("", _SVG)
 
 def path_of(name: str) -> str:
     """`m3/running` -> `docs/figures/m3/running.svg`."""
-    if not re.fullmatch(r"(?:m\d/)?[a-z0-9-]+", name):
+    if not re.fullmatch(r"(?:m\d+/)?[a-z0-9-]+", name):
         raise DirectiveError(f"a figure's name looks like m3/running or house, got {name!r}")
     return f"{FOLDER}/{name}.svg"
 

@@ -4,6 +4,7 @@
     ::: bench NAME columns="batch,ratio=times" where="dtype=bfloat16"
     ::: api folovllm/sampling_params.py SamplingParams
     ::: figure m3/running caption="..."
+    ::: live m3/running caption="..."
     ::: way m3
     ::: exercise m3/01-block-pool
     {{ bench NAME ratio where batch=1 | .2f }}

@@ -4,7 +4,7 @@
     ::: bench NAME, {{ … }}     the table, the figure                   [x](y.md#id)        [x](y.md#title), or x
     ::: plot NAME               its figures as a table                  ??? question "Q"    <details>
     ::: way, ::: exercise       the table, the box
-    ::: figure NAME             the file as an image, and its caption
+    ::: figure NAME             the file as an image, and its caption; so is `::: live`
 
 Sources and measurements come from a snapshot, not from the disk: `tag` renders what a commit holds.
 """
@@ -21,6 +21,7 @@ from typing import Any
 from milestones.site import api, bench_table, comments, figures, way
 from milestones.site.directives import DIRECTIVE, INLINE, Directive, FenceTracker, parse_directive
 from milestones.site.errors import DirectiveError
+from milestones.site.live import box
 from milestones.site.source import MODULE_DOC, SourceFile, excerpt
 from milestones.site.tags import TAGS
 
@@ -75,7 +76,11 @@ class Pages:
 
     def _directive(self, directive: Directive, lang: str, page: str) -> str:
         path, *names = directive.words
-        if directive.kind == "figure":
+        if directive.kind == "live":  # where no script runs
+            path = box.find(path).figure or ""
+            if not path:
+                return f"*{box.MISSING[lang]}*"
+        if directive.kind in ("figure", "live"):
             return self._drawing(path, lang, page, directive.options.get("caption", ""))
         if directive.kind in ("bench", "plot"):
             options = directive.options

@@ -7,6 +7,7 @@ from functools import cache
 from milestones.site import api, bench_plot, bench_table, comments, figures, file_list, vllm_map, way
 from milestones.site.directives import Directive
 from milestones.site.errors import DirectiveError
+from milestones.site.live import box
 from milestones.site.source import MODULE_DOC, ROOT, excerpt, parse
 from milestones.site.vllm_files import vllm_files
 
@@ -34,6 +35,9 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
     if directive.kind == "figure":
         name = _single(directive)
         return figures.figure(name, figures.read(name), lang, directive.options.get("caption", ""))
+    if directive.kind == "live":
+        name, caption = _single(directive), directive.options.get("caption", "")
+        return box.render(name, lang, caption, _chinese(), _solutions(name[:2]) if "/" in name else {})
     if directive.kind == "way":
         return way.render(_single(directive), lang, _read)
     if directive.kind == "exercise":

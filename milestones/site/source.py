@@ -40,7 +40,7 @@ def locate(path: str, milestone: str | None = None) -> Path:
     if milestone is None:
         found = (ROOT / path).resolve()
     else:
-        if not re.fullmatch(r"m[0-9]", milestone):
+        if not re.fullmatch(r"m[0-9]+", milestone):
             raise DirectiveError(f"milestone must look like @m0, got @{milestone}")
         found = _resolve(path, milestone)
     if not found.is_relative_to(ROOT):
@@ -52,7 +52,7 @@ def locate(path: str, milestone: str | None = None) -> Path:
 
 def _resolve(path: str, milestone: str) -> Path:
     """Chain resolution: the first of milestones/mK, m(K+1), ... that holds the file, else the root's."""
-    for number in range(int(milestone[1:]), 10):
+    for number in range(int(milestone[1:]), 100):
         stored = ROOT / "milestones" / f"m{number}" / path
         if stored.is_file():
             return stored

@@ -80,7 +80,7 @@ def _only_says(path: Path) -> bool:
 
 @cache
 def _milestones() -> list[tuple[int, list[str]]]:
-    specs = sorted((source.ROOT / "milestones").glob("m[0-9]/milestone.toml"))
+    specs = sorted((source.ROOT / "milestones").glob("m[0-9]*/milestone.toml"), key=lambda p: int(p.parent.name[1:]))
     numbers = [int(p.parent.name[1:]) for p in specs]
     read = [parse_milestone(k, p.read_text(encoding="utf-8")) for k, p in zip(numbers, specs, strict=True)]
     return [(m.number, m.patterns) for m in read]

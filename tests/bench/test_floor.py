@@ -92,3 +92,18 @@ def test_a_child_s_time_is_ours_while_it_runs_and_after() -> None:
         assert own_ticks({os.getpid()}) - before >= ticks
         process.kill()
     assert own_ticks({os.getpid()}) - before >= ticks  # waited for: it is in our own line by now
+
+
+def test_a_model_with_experts_costs_what_a_step_reads_and_not_what_is_held() -> None:
+    """8 experts of 3 * 24 * 64 weights in each of 2 layers, 3 a token; the router has 8 rows."""
+    shape, expert = ModelShape.of_config("here", tiny_hf_config("qwen3_moe").to_dict()), 3 * 24 * 64
+    other = 2 * (8 * 16 * 64 + 64 * 64 + 8 * 64)
+    assert (shape.body, shape.active) == (other + 16 * expert, other + 6 * expert)
+    assert shape.read(1) == other + 6 * expert
+    assert shape.read(2) == other + round(16 * expert * (1 - (5 / 8) ** 2))
+    cost = ModelCost.of(tiny_hf_config("qwen3_moe"), torch.float32)
+    assert cost.body_flops == 2 * shape.active
+    for tokens in (1, 2, 64):
+        assert cost.weights_read(tokens) == pytest.approx(4 * (shape.read(tokens) + shape.head), abs=8)
+    mixtral = ModelShape.of_config("here", tiny_hf_config("mixtral").to_dict())
+    assert mixtral.body - mixtral.active == 2 * 2 * 3 * 96 * 64

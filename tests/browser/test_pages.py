@@ -21,6 +21,7 @@ KINDS = [
     "benchmarks",  # wide tables
     "api",
     "glossary",
+    "simulate-here",  # a live box
 ]
 # What a reader would miss. A formula that cannot be read and a diagram with a mistake are drawn as such.
 LOOK = """(scheme) => {

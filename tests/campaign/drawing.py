@@ -21,6 +21,10 @@ def draw_case(seed: int, number: int) -> Case:
         case.engine["speculative_config"] = {
             "method": "ngram", "num_speculative_tokens": rng.choice([1, 2, 4, 8]), "prompt_lookup_min": 1
         }  # fmt: skip
+    rng, spec = random.Random(f"{seed}/{number}/ranks"), case.model
+    heads_fit = spec.num_heads % 2 == 0 and (spec.num_kv_heads % 2 == 0 or spec.num_kv_heads == 1)
+    if rng.random() < 0.2 and heads_fit and not spec.quantized:  # two heads are less than a group of columns
+        case.engine["tensor_parallel_size"] = 2
     return case
 
 

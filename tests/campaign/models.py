@@ -1,4 +1,4 @@
-"""The campaign's models: a dozen random ones, each made once, with Hugging Face's own on the same weights."""
+"""The campaign's models: random ones, each made once, with Hugging Face's own on the same weights."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ SPECS = [
     ModelSpec("qwen2", 97, 1, 4, 1, 8, tied=True, eos=(3,), quantized=True),
     ModelSpec("qwen3", 97, 2, 4, 2, 16, int8_cache=True),
     ModelSpec("llama", 256, 1, 4, 1, 8, eos=(7,), int8_cache=True),
+    ModelSpec("qwen3_moe", 97, 2, 4, 2, 8, eos=(3,)),
+    ModelSpec("mixtral", 61, 2, 4, 1, 8, tied=True, eos=(5,)),
 ]
 
 
@@ -61,6 +63,7 @@ class Model:
             self.tokenizer = byte_tokenizer()
             self.tokenizer.save_pretrained(folder)
         self._exact = copy.deepcopy(self.hf).double()
+        self._exact.set_experts_implementation("eager")  # the others have no float64
         self._rows: dict[tuple[int, ...], np.ndarray] = {}
 
     @torch.inference_mode()

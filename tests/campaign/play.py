@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from folovllm import LLMEngine
+from folovllm.engine import ranks
 from folovllm.outputs import RequestOutput
 from tests.campaign.case import Asked, Case, Tally, Wrong
 from tests.campaign.invariants import Watch
 from tests.campaign.judge import Judge, check_cached_tokens
 from tests.campaign.models import Model, Models
 from tests.m2.support import assert_idle, make_engine
+from tests.m9.ranks_support import start_thread
 
 GIB = 1 << 30
 
@@ -136,12 +139,14 @@ def _build(case: Case, model: Model) -> LLMEngine:
     spec = case.model
     head_bytes = spec.head_dim + 4 if spec.int8_cache else 4 * spec.head_dim
     block_bytes = 2 * spec.num_layers * spec.num_kv_heads * head_bytes * case.engine["block_size"]
+    block_bytes //= case.engine.get("tensor_parallel_size", 1) if spec.num_kv_heads > 1 else 1
     kwargs["swap_space"] = (case.swap_blocks + 0.5) * block_bytes / GIB if case.swap_blocks else 0.0
     if spec.quantized:
         kwargs["quantization"] = "w4a16"
     if spec.int8_cache:
         kwargs["kv_cache_dtype"] = "int8"
-    engine = make_engine(model.folder, **kwargs)
+    with mock.patch.object(ranks, "start_process", start_thread):
+        engine = make_engine(model.folder, **kwargs)
     if engine.scheduler.drafts.length is not None:
         engine.scheduler.drafts.length.costs = None  # as many guesses as there is room for, on every machine
     return engine

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from folovllm import LLMEngine, SamplingParams
 from folovllm.attention import splits
 from folovllm.engine import kernel_check
-from folovllm.layers.kernels import add_rms_norm, matmul, norm_rotary, silu_mul
+from folovllm.layers.kernels import add_rms_norm, experts, matmul, norm_rotary, silu_mul
 from folovllm.layers.ops import LayerOps
 from folovllm.sample.kernels import sampler
 from tests.fake_cuda import FakeCuda
@@ -116,6 +117,20 @@ def test_a_kernel_that_is_no_good_here_is_named_and_the_engine_answers_without_i
     )
     assert parts_of(engine) == parts_of(engine) | parts
     assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
+
+
+@pytest.mark.parametrize("fault", [None, "_gate_up_kernel", "_combine_kernel"])
+def test_experts_go_one_by_one_and_into_no_graph_where_their_kernel_is_wrong(
+    tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch, fault: str | None
+) -> None:
+    oracle = Oracle(tmp_path, "qwen3_moe", num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1)
+    if fault is not None:
+        monkeypatch.setattr(experts, fault, Doubled(getattr(experts, fault), "out_ptr"))
+    engine = make_engine(oracle, **SMALL)
+    assert len(our_warnings(caplog)) == (fault is not None)
+    assert ("the kernel 'experts' is off" in caplog.text) == (fault is not None)
+    assert (engine.runner.graphs is None) == (fault is not None)
+    assert tokens_of(engine) == oracle.greedy(PROMPT, 4)
 
 
 def test_a_backend_that_was_asked_for_by_name_is_not_replaced(

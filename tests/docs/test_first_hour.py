@@ -153,7 +153,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_prints_what_it_shows(main, mon
     for cell, text in zip(cells, shown, strict=True):
         exec(compile("".join(cell["source"]), "<cell>", "exec", dont_inherit=True), main.__dict__)
         assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == text.splitlines()
-    assert sum(map(bool, shown)) == 6
+    assert sum(map(bool, shown)) == 7
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -165,7 +165,7 @@ def test_the_page_shows_what_each_break_prints(language, main, monkeypatch, caps
         r".*?```bash\npython (?P<command>[^\n]*)\n```.*?```text\n(?P<text>.*?)```"
     )
     breaks = list(re.finditer(pattern, page, re.DOTALL))
-    assert len(breaks) == 2
+    assert len(breaks) == 3
     source = FILE.read_text(encoding="utf-8")
     for found in breaks:
         assert source.count(found["old"] + "\n") == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from folovllm.attention.splits import PLACES
+from workshop.bench.__main__ import build_parser
 from workshop.bench.time_line import (
     ATTENTION_LAUNCH,
     ATTENTION_SHARE,
@@ -16,15 +17,17 @@ from workshop.bench.time_line import (
     DRAW_SHARE,
     GPUS,
     HOST_LINK,
+    LARGE,
     LAUNCH,
     PRODUCT_LAUNCH,
     attention_seconds,
-    contexts_of_first_full_step,
     draw_seconds,
     predict,
     product_bytes,
     product_seconds,
+    run,
 )
+from workshop.bench.workload_steps import contexts_of_first_full_step
 
 ROOT = Path(__file__).parents[2]
 H200 = GPUS["h200"]
@@ -95,3 +98,41 @@ def test_what_the_text_says_of_the_rest(page: str) -> None:
     ):  # fmt: skip
         assert said in page, said
     assert rows["upload"]["us"] == pytest.approx((rows["upload"]["megabytes"] * 1e6 / HOST_LINK + 7 * LAUNCH) * 1e6)
+
+
+def parts_of(seqs: int, ranks: int) -> dict[str, float]:
+    """Of a decode step of Qwen3-8B, us."""
+    return {row["part"]: row["us"] for row in predict(H200, [1024] * seqs, shape=LARGE, ranks=ranks)}
+
+
+def test_two_gpus_read_half_of_the_head_and_add_73_sums():
+    """One sequence, by hand: the head has 1.245 GB, at 0.9 * 4.3 TB/s. A sum of 8 KB takes 6 us and its link, and the
+    gather brings half of 304 KB of logits to the rank that samples."""
+    for ranks in (1, 2):
+        read = 2 * 151_936 * 4096 / ranks / (0.9 * 4.3e12)
+        assert parts_of(1, ranks)["head"] == pytest.approx(1e6 * (read + PRODUCT_LAUNCH), rel=0.01)
+    sums = 73 * (6e-6 + 8192 / 450e9) + 6e-6 + 151_936 / 450e9
+    assert parts_of(1, 2)["sums"] == pytest.approx(1e6 * sums)
+    assert "sums" not in parts_of(1, 1)
+
+
+def test_keys_are_shared_and_small_kernels_are_not():
+    """256 sequences on four GPUs: two of the eight KV heads on each."""
+    one, four = parts_of(256, 1), parts_of(256, 4)
+    assert four["attention"] == pytest.approx(one["attention"] / 4, rel=0.05)
+    assert four["small kernels"] > one["small kernels"] / 2
+    assert four["sampling"] == one["sampling"]
+
+
+def test_the_table_of_several_gpus_is_what_is_predicted_today() -> None:
+    for row in json.loads((ROOT / "docs/benchmarks/data/time-line-ranks-h200.json").read_text())["rows"]:
+        parts = parts_of(row["seqs"], row["gpus"])
+        assert row["us"] == pytest.approx(sum(parts.values()))
+        assert row["gain"] == pytest.approx(sum(parts_of(row["seqs"], 1).values()) / row["us"])
+        assert row["sums"] == pytest.approx(parts.get("sums", 0.0))
+
+
+def test_a_number_of_gpus_that_heads_cannot_be_shared_by_is_refused() -> None:
+    args = build_parser().parse_args(["timeline", "--tensor-parallel-size", "3"])
+    with pytest.raises(ValueError, match="tensor_parallel_size must divide the 32 heads of Qwen3-8B, got 3"):
+        run(args)

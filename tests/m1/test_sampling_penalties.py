@@ -17,48 +17,36 @@ PROMPT = [0, 1, 1]
 OUTPUT = [2, 2, 4, 2]
 
 
-def penalised(prompt: list[int] = PROMPT, output: list[int] = OUTPUT, **penalties: float) -> list[float]:
+# Prompt, output, penalties, and the logits then.
+BY_HAND = {
+    "repetition divides positive logits of both and multiplies negative ones": (
+        PROMPT, OUTPUT, {"repetition_penalty": 2.0}, [1.0, -2.0, 1.5, 0.5, -8.0, 1.0]
+    ),
+    "it counts a token once": ([0] * 9, [0] * 9, {"repetition_penalty": 2.0}, [1.0, *LOGITS[1:]]),
+    "below one it encourages": (PROMPT, OUTPUT, {"repetition_penalty": 0.5}, [4.0, -0.5, 6.0, 0.5, -2.0, 1.0]),
+    "frequency counts each time in the output": (
+        PROMPT, OUTPUT, {"frequency_penalty": 0.5}, [2.0, -1.0, 1.5, 0.5, -4.5, 1.0]
+    ),
+    "presence counts once in the output": (PROMPT, OUTPUT, {"presence_penalty": 0.5}, [2.0, -1.0, 2.5, 0.5, -4.5, 1.0]),
+    # Token 2: 3 / 2 - 3 * 0.5 - 1 = -1;  token 4: -4 * 2 - 1 * 0.5 - 1 = -9.5
+    "all three, repetition first": (
+        PROMPT, OUTPUT, {"repetition_penalty": 2.0, "frequency_penalty": 0.5, "presence_penalty": 1.0},
+        [1.0, -2.0, -1.0, 0.5, -9.5, 1.0],
+    ),
+    "a negative one rewards": (
+        PROMPT, OUTPUT, {"presence_penalty": -1.0, "frequency_penalty": -0.5}, [2.0, -1.0, 5.5, 0.5, -2.5, 1.0]
+    ),
+    "nothing is generated yet": (PROMPT, [], {"presence_penalty": 2.0, "frequency_penalty": 2.0}, LOGITS),
+    "nothing at all": ([], [], {"repetition_penalty": 2.0}, LOGITS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_penalties_are_these(name: str) -> None:
+    prompt, output, penalties, expected = BY_HAND[name]
     processor = Penalties()
     processor.update([make_row(SamplingParams(**penalties), prompt, output)])
-    return processor.apply(torch.tensor([LOGITS]))[0].tolist()
-
-
-def test_repetition_divides_positive_and_multiplies_negative_logits_of_prompt_and_output() -> None:
-    assert penalised(repetition_penalty=2.0) == [1.0, -2.0, 1.5, 0.5, -8.0, 1.0]
-
-
-def test_repetition_counts_a_token_once_however_often_it_came() -> None:
-    assert penalised(prompt=[0] * 9, output=[0] * 9, repetition_penalty=2.0)[0] == 1.0
-
-
-def test_repetition_below_one_encourages() -> None:
-    assert penalised(repetition_penalty=0.5) == [4.0, -0.5, 6.0, 0.5, -2.0, 1.0]
-
-
-def test_frequency_counts_each_time_in_the_output_only() -> None:
-    assert penalised(frequency_penalty=0.5) == [2.0, -1.0, 1.5, 0.5, -4.5, 1.0]
-
-
-def test_presence_counts_once_in_the_output_only() -> None:
-    assert penalised(presence_penalty=0.5) == [2.0, -1.0, 2.5, 0.5, -4.5, 1.0]
-
-
-def test_all_three_act_in_order_repetition_first() -> None:
-    # Token 2: 3 / 2 - 3 * 0.5 - 1 = -1;  token 4: -4 * 2 - 1 * 0.5 - 1 = -9.5
-    found = penalised(repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=1.0)
-    assert found == [1.0, -2.0, -1.0, 0.5, -9.5, 1.0]
-
-
-def test_a_negative_penalty_rewards() -> None:
-    assert penalised(presence_penalty=-1.0, frequency_penalty=-0.5)[2] == 3.0 + 1.0 + 3 * 0.5
-
-
-def test_nothing_generated_yet_leaves_presence_and_frequency_without_effect() -> None:
-    assert penalised(output=[], presence_penalty=2.0, frequency_penalty=2.0) == LOGITS
-
-
-def test_an_empty_prompt_and_output_are_left_alone() -> None:
-    assert penalised(prompt=[], output=[], repetition_penalty=2.0) == LOGITS
+    assert processor.apply(torch.tensor([LOGITS]))[0].tolist() == expected
 
 
 def test_a_masked_logit_stays_masked() -> None:

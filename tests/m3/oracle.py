@@ -15,9 +15,9 @@ LONGEST = 128
 
 
 class Oracle:
-    def __init__(self, folder: Path, **over: Any) -> None:
+    def __init__(self, folder: Path, kind: str = "qwen3", **over: Any) -> None:
         self.folder = folder
-        self.hf: Any = make_hf_model("qwen3", **{"max_position_embeddings": LONGEST, **over})
+        self.hf: Any = make_hf_model(kind, **{"max_position_embeddings": LONGEST, **over})
         self.hf.save_pretrained(folder)
         self._greedy: dict[tuple[int, ...], list[int]] = {}
 

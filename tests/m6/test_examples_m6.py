@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from tests.helpers import run_example
 
-ROOT = Path(__file__).parents[2]
 NAMES = [
     "m6_chat_turns.py",
     "m6_shared_prefix.py",
@@ -31,10 +29,6 @@ def wide(either_cpu, monkeypatch) -> None:
 
 def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
-
-
-def test_every_example_of_the_milestone_is_tried() -> None:
-    assert {path.name for path in (ROOT / "examples").glob("m6_*.py")} == set(NAMES)
 
 
 def test_each_turn_of_a_chat_finds_all_of_the_turn_before_but_for_its_last_block() -> None:

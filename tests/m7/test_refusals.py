@@ -133,25 +133,21 @@ def with_tensors(tmp_path, name, edit):
 LAYER = "model.layers.0.mlp.down_proj"
 
 
-def test_groups_that_do_not_divide_the_inputs(tmp_path):
-    with pytest.raises(ModelLoadError, match="group_size must divide the 32 inputs of each layer, got 24"):
-        read(edited(tmp_path, "gptq-4-bits", group_size=24))
-
-
-def test_columns_out_of_order(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "tensor", "change", "text"),
+    [
+        ("gptq-4-bits", "g_idx", lambda found: found.flip(0), "g_idx puts columns into groups out of order"),
+        ("pack-quantized-groups", "weight_shape", lambda found: torch.tensor([32, 100]),
+         r"weight_shape \[32, 100\] is not that of weight_packed"),
+        ("awq", "scales", lambda found: found[:1], r"scales has shape \(1, 32\), the configuration asks for"),
+    ],
+)  # fmt: skip
+def test_a_tensor_that_is_not_as_it_should_be(tmp_path, name, tensor, change, text):
     def edit(tensors):
-        tensors[f"{LAYER}.g_idx"] = tensors[f"{LAYER}.g_idx"].flip(0).contiguous()
+        tensors[f"{LAYER}.{tensor}"] = change(tensors[f"{LAYER}.{tensor}"]).contiguous()
 
-    with pytest.raises(ModelLoadError, match=r"down_proj.g_idx puts columns into groups out of order"):
-        read(with_tensors(tmp_path, "gptq-4-bits", edit))
-
-
-def test_a_shape_that_is_not_that_of_the_codes(tmp_path):
-    def edit(tensors):
-        tensors[f"{LAYER}.weight_shape"] = torch.tensor([32, 100])
-
-    with pytest.raises(ModelLoadError, match=r"down_proj.weight_shape \[32, 100\] is not that of weight_packed"):
-        read(with_tensors(tmp_path, "pack-quantized-groups", edit))
+    with pytest.raises(ModelLoadError, match=f"{LAYER}.{text}"):
+        read(with_tensors(tmp_path, name, edit))
 
 
 def test_a_scale_that_is_missing(tmp_path):
@@ -159,17 +155,17 @@ def test_a_scale_that_is_missing(tmp_path):
         read(with_tensors(tmp_path, "awq", lambda tensors: tensors.pop(f"{LAYER}.scales")))
 
 
-def test_a_scale_of_another_shape(tmp_path):
-    def edit(tensors):
-        tensors[f"{LAYER}.scales"] = tensors[f"{LAYER}.scales"][:1].contiguous()
-
-    with pytest.raises(ModelLoadError, match=rf"{LAYER}.scales has shape \(1, 32\), the configuration asks for"):
-        read(with_tensors(tmp_path, "awq", edit))
-
-
-def test_a_part_of_a_product_that_is_left_out(tmp_path):
-    with pytest.raises(ModelLoadError, match=r"self_attn\.q_proj is not quantised, and .*k_proj is"):
-        read(edited(tmp_path, "pack-quantized-groups", ignore=["lm_head", "re:.*q_proj"]))
+@pytest.mark.parametrize(
+    ("name", "settings", "text"),
+    [
+        ("gptq-4-bits", {"group_size": 24}, "group_size must divide the 32 inputs of each layer, got 24"),
+        ("pack-quantized-groups", {"ignore": ["lm_head", "re:.*q_proj"]},
+         r"self_attn\.q_proj is not quantised, and .*k_proj is"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit_the_layers(tmp_path, name, settings, text):
+    with pytest.raises(ModelLoadError, match=text):
+        read(edited(tmp_path, name, **settings))
 
 
 @pytest.mark.parametrize("wanted", ["w4a16", "awq"])

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from folovllm.distributed import launch
-from folovllm.distributed.link import Link
+from folovllm.distributed.parallel_state import Link
+from folovllm.engine import ranks
 from folovllm.engine.ranks import run_rank
 from tests.m9.support import RankThread
 
 
 def start_thread(rank: int, connection: socket.socket, memory: int | None, port: int, config: Any) -> RankThread:
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
-    shared = launch.store_at(port, size, timeout) if memory is None else os.dup(memory)
+    shared = ranks.store_at(port, size, timeout) if memory is None else open(os.dup(memory), "r+b")  # noqa: SIM115
     return RankThread(run_rank, rank, Link(connection.dup()), shared, copy.deepcopy(config))
 
 
@@ -32,5 +32,5 @@ def rank_threads(monkeypatch: pytest.MonkeyPatch) -> list[RankThread]:
         started.append(start_thread(*args))
         return started[-1]
 
-    monkeypatch.setattr(launch, "start_process", start)
+    monkeypatch.setattr(ranks, "start_process", start)
     return started

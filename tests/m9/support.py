@@ -14,9 +14,7 @@ import torch.distributed as dist
 
 from folovllm.config import EngineConfig, ModelConfig, ParallelConfig
 from folovllm.distributed.collectives import memory_bytes
-from folovllm.distributed.launch import join
-from folovllm.distributed.link import Link
-from folovllm.distributed.parallel_state import GroupCoordinator
+from folovllm.distributed.parallel_state import GroupCoordinator, Link, join
 from folovllm.utils.cpu_kernels import unavailable_reason
 
 CPU = torch.device("cpu")
@@ -44,7 +42,7 @@ class RankThread:
         return 0 if self.error is None else 1
 
     def kill(self) -> None:
-        assert not self.thread.is_alive()  # it ends when rank 0 has gone
+        self.thread.join(GUARD)  # it ends when rank 0 has gone
 
 
 def links_of(size: int) -> list[dict[int, Link]]:
@@ -61,10 +59,9 @@ def group_of(kind: str, size: int, timeout: int = GUARD) -> list[GroupCoordinato
     links, config = links_of(size), EngineConfig(
         ModelConfig("embedded"), parallel_config=ParallelConfig(size, distributed_timeout_seconds=timeout))  # fmt: skip
     if kind == "memory":
-        memory = os.memfd_create("test")
-        os.ftruncate(memory, memory_bytes(size))
-        shared: list[Any] = [os.dup(memory) for _ in range(size)]
-        os.close(memory)
+        memory = open(os.memfd_create("test"), "r+b")  # noqa: SIM115
+        memory.truncate(memory_bytes(size))
+        shared: list[Any] = [memory] * size
     else:
         shared = [dist.HashStore()] * size
     return together([lambda rank=rank: join(rank, links[rank], shared[rank], CPU, config) for rank in range(size)])

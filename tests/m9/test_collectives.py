@@ -4,12 +4,16 @@ the ranks are joined; and what becomes of them when one has gone.
 
 from __future__ import annotations
 
+import ctypes
+import re
+
 import pytest
 import torch
 
-from folovllm.distributed.collectives import SLOT_BYTES
+from folovllm.distributed.collectives import SLOT_BYTES, _Group
 from folovllm.distributed.parallel_state import part
 from folovllm.errors import EngineDeadError
+from folovllm.utils import cpu_kernels
 from tests.m9.support import KINDS, MEMORY, group_of, together
 
 
@@ -40,17 +44,17 @@ def test_a_sum_has_the_bits_of_one_process_that_adds_in_order(kind: str, dtype: 
     size, counts = 3, (1, 1003, SLOT_BYTES // 4 + 5)
     parts = [[torch.randn(count).mul(1e3).to(dtype) for _ in range(size)] for count in counts]
     expected = [in_order(each) for each in parts]
-    collectives = [group.collectives for group in group_of(kind, size)]
+    groups = group_of(kind, size)
 
     def work(rank: int) -> None:
         for each in parts:
-            collectives[rank].all_reduce(each[rank])
+            groups[rank].all_reduce(each[rank])
 
     together([lambda rank=rank: work(rank) for rank in range(size)])
     for want, got in zip(expected, parts, strict=True):
         for each in got:
             assert torch.equal(each, want)
-    assert [each.counts()[0] for each in collectives] == [3] * size
+    assert [group.collectives.counts()[0] for group in groups] == [3] * size
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,3 +97,12 @@ def test_what_fails_in_the_middle_of_a_step_ends_the_group() -> None:
         groups[0].lead([0], None, work)
     assert isinstance(raised.value.__cause__, MemoryError)
     assert groups[1].links[0].is_closed()
+
+
+def test_the_group_that_is_handed_over_has_the_fields_of_the_header() -> None:
+    """In the same order, each of 64 bits."""
+    header = (cpu_kernels.SOURCES / "kernels.h").read_text()
+    body = re.sub(r" *//.*", "", re.search(r"struct Group \{\n(.*?)\n\};", header, re.DOTALL)[1])
+    names = [name for line in re.findall(r"(?:int64_t|char|int32_t) ([^;]+);", body) for name in line.split(",")]
+    assert [name.strip(" *") for name in names] == [name for name, _ in _Group._fields_]
+    assert {ctypes.sizeof(kind) for _, kind in _Group._fields_} == {8}

@@ -116,6 +116,28 @@ LAB = {
     "wrong/adds-two.py": "class Base:\n    def double(self, x: int) -> int:\n        return x + 2\n",
 }
 FOLDER = "milestones/labs/m0/01-twice"
+# The same as an open task: as large as possible, and 9 for 3 is not enough.
+OPEN = {
+    "exercise.toml": LAB["exercise.toml"].replace("base.py", "mine/base.py") + "figure = { ours = 12, best = 30 }\n",
+    "judge.py": JUDGE.partition("\n\n\n")[0]
+    .replace("folovllm.base", "folovllm.mine.base")
+    .replace("expect,", "measure,")
+    + """
+
+
+@invariant(1)
+def test_small():
+    measure(Base().double(3), at_least=10)
+
+
+@invariant(2)
+def test_large():
+    measure(Base().double(4), at_least=12)
+""",
+    "own.py": "class Base:\n    def double(self, x: int) -> int:\n        return 12\n",
+    "right/best.py": "class Base:\n    def double(self, x: int) -> int:\n        return 30\n",
+    "mistakes.json": '{"squares": ["test_small", "bound", "9"], "adds-two": ["test_small", "bound", "5"]}',
+}
 
 
 def lab_files(**changes: str | None) -> dict[str, str]:

@@ -7,7 +7,7 @@ import pytest
 from milestones.labs.exercise import exercise_problems, load_exercises
 from milestones.labs.prove import choose, prove
 from milestones.spec import MilestoneError
-from tests.milestones.labs_support import EN, FOLDER, JUDGE, LAB, ZH, exercise, lab_course
+from tests.milestones.labs_support import EN, FOLDER, JUDGE, LAB, OPEN, ZH, exercise, lab_course
 
 TOML = LAB["exercise.toml"]
 
@@ -101,6 +101,30 @@ def test_a_good_exercise_is_proved() -> None:
     assert problems() == []
     other = LAB["wrong/squares.py"].replace("x * x", "2 * x")
     assert problems(**{"right/twice.py": other}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, ""),
+        ({"right/best.py": OPEN["right/best.py"].replace("30", "31")}, "figure.best must be 31.0, which right/best.py"),
+        ({"own.py": OPEN["own.py"].replace("12", "13")}, "figure.ours must be 13.0, which its solution reaches"),
+        (
+            {"own.py": OPEN["own.py"].replace("12", "11")},
+            "its solution must pass, but wrong: test_large: expected at least",
+        ),
+    ],
+)
+def test_an_open_task_says_what_ours_and_the_best_reach(changes: dict[str, str], text: str) -> None:
+    found = problems(**{**OPEN, **changes})
+    assert [text in problem for problem in found] == ([True] if text else []), found
+
+
+def test_a_figure_and_a_file_of_its_own_go_together() -> None:
+    assert exercise_problems([exercise(**OPEN)], lab_course(**OPEN).tree(0)) == []
+    for lacking in ({"own.py": None}, {"exercise.toml": TOML}):
+        with pytest.raises(MilestoneError, match=r"an open task has own\.py, and figure"):
+            exercise(**{**OPEN, **lacking})
 
 
 @pytest.mark.exhaustive

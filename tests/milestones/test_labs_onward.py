@@ -99,6 +99,36 @@ def test_what_the_next_milestone_has_changed_stays_as_it_is_there(make_clone, tm
     assert "return 2 * x" in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
 
 
+LONG = "        first = x\n        other = x\n        return first + other\n"
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        ("first = 0 + x\n        other = x\n        return first + other", "carried on, with"),
+        ("return 2 * x", "left: "),
+    ],
+)
+def test_what_the_next_milestone_has_changed_is_merged_where_it_was_not_written_anew(
+    mine, said, make_clone, tmp_path, capsys
+) -> None:
+    base = lab_files()["folovllm/base.py"].replace("        return x + x\n", LONG)
+    make_clone(**{
+        "milestones/m0/folovllm/base.py": base,
+        "folovllm/base.py": base.replace("return first + other\n", "result = first + other\n        return result\n"),
+        "milestones/m1/milestone.toml": files()["milestones/m1/milestone.toml"].replace(
+            'changes = ["', 'changes = ["folovllm/base.py", "'
+        ),
+    })  # fmt: skip
+    assert cli.main(["start", "m0", "m0-lab", "--lang", "en"]) == 0
+    write(tmp_path / "m0-lab", "base.py", mine)
+    assert cli.main(["check"]) == 0
+    assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
+    assert said in capsys.readouterr().out
+    text = (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
+    assert ("return result" in text, "first = 0 + x" in text) == (True, said != "left: ")
+
+
 def test_what_the_judge_cannot_judge_in_the_next_milestone_is_not_said_to_be_wrong(
     make_clone, tmp_path, capsys
 ) -> None:

@@ -79,7 +79,8 @@ class Screen(io.StringIO):
         return written
 
 
-def test_watch_checks_again_when_a_file_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("once", [False, True])
+def test_watch_checks_again_when_a_file_is_saved(once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("milestones.labs.start.remember", lambda root, folder: None)
     course = lab_course()
     lab = start(tmp_path, course, course.get("m0"), tmp_path / "lab", "en")
@@ -88,7 +89,8 @@ def test_watch_checks_again_when_a_file_is_saved(tmp_path: Path, monkeypatch: py
     console = Console(file=screen, width=80)
     code: list[int] = []
     watcher = threading.Thread(
-        target=lambda: code.append(watching.watch(console, course, lab, exercises, None, verbose=False)), daemon=True
+        target=lambda: code.append(watching.watch(console, course, lab, exercises, None, verbose=False, once=once)),
+        daemon=True,
     )
     watcher.start()
     path = lab.folder / "folovllm/base.py"

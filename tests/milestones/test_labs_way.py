@@ -14,7 +14,7 @@ from milestones import cli
 from milestones.chain import Course
 from milestones.labs.exercise import load_exercises
 from milestones.sources import IDENTITY, git, working_tree
-from tests.milestones.labs_support import lab_files
+from tests.milestones.labs_support import FOLDER, OPEN, lab_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -100,6 +100,27 @@ def test_without_pytest_one_line_says_how_to_install_it(
     assert (code, text.splitlines()[-1]) == (0, f"`check` needs pytest: {command}")
     monkeypatch.chdir(tmp_path / "lab")
     assert run(capsys, "check") == (2, f"error: this command needs pytest: {command}\n")
+
+
+def test_the_figure_of_an_open_task_stands_beside_ours_and_the_best(
+    clone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, text in OPEN.items():
+        (clone / FOLDER / path).parent.mkdir(exist_ok=True)
+        (clone / FOLDER / path).write_text(text, encoding="utf-8")
+    folder = tmp_path / "lab"
+    assert run(capsys, "start", "m0", str(folder), "--lang", "en")[0] == 0
+    file = folder / "folovllm/mine/base.py"
+    blank, end = file.read_text(encoding="utf-8").split("        # Yours")
+    assert "NotImplementedError" in end
+    for body, code, figure in (
+        ("x * x", 1, "measured 9 · ours 12"),
+        ("21", 0, "measured 21 · ours 12 · best known 30"),
+    ):
+        file.write_text(f"{blank}        return {body}\n", encoding="utf-8")
+        done, text = run(capsys, "check")
+        assert (done, figure in text) == (code, True), text
+    assert "return 12" in run(capsys, "solution")[1]
 
 
 def test_in_chinese(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +238,7 @@ def test_an_unknown_exercise_is_told_with_the_known(lab: Path, capsys: pytest.Ca
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("name", ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"])
+@pytest.mark.parametrize("name", ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "m10"])
 def test_the_way_through_the_first_exercise_of_a_milestone(
     name: str, language: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

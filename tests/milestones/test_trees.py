@@ -96,7 +96,7 @@ def test_each_milestone_has_an_example_to_run_first_and_says_what_it_prints():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(len([*ROOT.glob("milestones/m*/milestone.toml")])))
 def test_the_first_command_prints_what_the_readme_says(number: int, tmp_path: Path, environment: dict[str, str]):
     course = Course.load(working_tree(ROOT))
     milestone = course.milestones[number]

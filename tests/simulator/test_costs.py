@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from folovllm.bench.shapes import ModelShape
 from folovllm.bench.workload import shape_config
-from folovllm.simulator.cost_model import ALL_REDUCE_LATENCY, Linear, Roofline, StepShape
+from folovllm.simulator.cost_model import Linear, Roofline, StepShape
 from folovllm.simulator.devices import Device, find_device
 
-ROUND = Device("round", 1e12, 100e12, 80e9, 100e9, "cuda", 1.0, 1.0, 0.0, 0.0)
+ROUND = Device("round", 1e12, 100e12, 80e9, 100e9, 6e-6, 20e-6, "cuda", 1.0, 1.0, 0.0, 0.0)
 # One layer: q, k, v, o of 4 * 4 each, three of 4 * 8; a head of 10 * 4.
 SMALL = ModelShape("small", 1, 4, 2, 2, 2, 8, 10, tied=False, max_model_len=64)
 
@@ -66,10 +66,26 @@ def test_attention_takes_the_longer_of_keys_and_pairs():
 
 
 def test_two_devices_halve_the_reading_and_add_their_sums():
-    """The sums: two a layer; of each, for a token, 2 * (2 - 1) / 2 * 4 numbers of 2 bytes over the link."""
+    """Two sums a layer and one of the embedding; each moves, for a token, 4 numbers of 2 bytes over the link."""
     one, two = Roofline(ROUND, SMALL), Roofline(ROUND, SMALL, devices=2)
-    sums = 2 * ALL_REDUCE_LATENCY + 2 * 8 / 100e9
+    sums = 3 * (6e-6 + 8 / 100e9)
     assert two.seconds(1, 1, 0, 0) == pytest.approx(one.seconds(1, 1, 0, 0) / 2 + sums)
+
+
+def test_few_bytes_are_summed_in_one_shot_and_many_in_a_ring():
+    """Four devices at 100 GB/s: 6 us and 3 vectors, or 20 us and 1.5. They are even at 14 us * 100 GB/s / 1.5."""
+    assert ROUND.all_reduce_seconds(100_000, 4) == pytest.approx(6e-6 + 3e-6)
+    assert ROUND.all_reduce_seconds(1_000_000, 4) == pytest.approx(20e-6 + 15e-6)
+    even = 14e-6 * 100e9 / 1.5
+    assert ROUND.all_reduce_seconds(even, 4) == pytest.approx(6e-6 + 28e-6) == pytest.approx(20e-6 + 14e-6)
+    assert ROUND.all_reduce_seconds(1e9, 1) == 0
+
+
+def test_a_sum_on_h100s_takes_what_vllm_measured():
+    """0.5 MiB took 7 us on two and 10 on four, in one shot; 4 MiB took 38 and 39 on four (pulls 24111, 24532)."""
+    h100 = find_device("h100")
+    found = [1e6 * h100.all_reduce_seconds(size * 2**20, n) for size, n in ((0.5, 2), (0.5, 4), (4, 4))]
+    assert found == pytest.approx([7, 10, 38], rel=0.15)
 
 
 def test_overheads_are_of_a_step_and_of_each_sequence():
@@ -138,7 +154,7 @@ def test_any_config_json_is_a_model(tmp_path: Path):
         ('{"text_config": 1}', "text_config must be an object"),
         (json.dumps({**SMALL_CONFIG, "head_dim": "64"}), "head_dim of .* must be an integer"),
         (json.dumps({**SMALL_CONFIG, "vocab_size": 10**400}), "vocab_size of .* must be at most"),
-        ('{"num_local_experts": 8}', "num_local_experts=8, which is not modelled"),
+        ('{"n_routed_experts": 8}', "n_routed_experts=8, which is not modelled"),
         ('{"hidden_size": 64}', "must have num_attention_heads"),
         ('{"num_attention_heads": 0}', "num_attention_heads of .* must be positive"),
     ],

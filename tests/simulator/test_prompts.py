@@ -20,15 +20,6 @@ def admit(cache: KVCacheManager, number: str, job: Job) -> tuple[Request, Sequen
     return request, seq
 
 
-def test_a_groups_prefix_is_found_and_what_is_behind_it_is_not():
-    cache = KVCacheManager(30, 4, enable_prefix_caching=True)
-    _, first = admit(cache, "0", Job(0.0, 12, 1, "tools", 8))
-    second, seq = admit(cache, "1", Job(0.0, 12, 1, "tools", 8))
-    assert second.num_cached_tokens == 8
-    assert seq.block_ids[:2] == first.block_ids[:2]
-    assert seq.block_ids[2] != first.block_ids[2]
-
-
 def test_a_chat_behind_another_prefix_is_not_found():
     """The second block is called the same, and comes after another one."""
     cache = KVCacheManager(30, 4, enable_prefix_caching=True)

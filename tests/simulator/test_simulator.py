@@ -37,11 +37,6 @@ def test_who_comes_during_a_step_waits_for_the_next():
     assert list(meter.ttft) == pytest.approx([1.0, 1.75])
 
 
-def test_a_prompt_longer_than_the_budget_takes_more_steps():
-    _, meter, _ = simulate([Job(0.0, 100, 1)], setup(budget=40))
-    assert list(meter.ttft) == pytest.approx([3.0])
-
-
 def test_keys_read_and_pairs_are_those_of_the_contexts():
     """4 tokens in: 4 keys read, 1 + 2 + 3 + 4 = 10 pairs; the decode behind them: 5 and 5."""
     shapes = []
@@ -60,13 +55,6 @@ def test_a_closed_loop_sends_the_next_when_one_has_ended():
     _, meter, seconds = simulate([Job(0.0, 4, 2)] * 3, max_concurrency=1)
     assert seconds == pytest.approx(6.0)
     assert list(meter.ttft) == pytest.approx([1.0, 1.0, 1.0])
-
-
-def test_a_common_prefix_is_computed_once():
-    jobs = [Job(0.0, 40, 1, "tools", 32), Job(5.0, 40, 1, "tools", 32)]
-    simulator, _, _ = simulate(jobs, cost=Linear(0.0, 1.0, 0.0, 0.0, 0.0))
-    (replica,) = simulator.replicas.values()
-    assert replica.scheduler.kv.num_hits == 32
 
 
 def test_a_chats_next_turn_finds_its_prompt_and_answer():
@@ -145,11 +133,6 @@ def test_a_gap_in_which_a_request_came_is_as_long_as_any():
     _, meter, _ = simulate([Job(0.0, 4, 9), Job(3.75, 4, 2)])
     assert meter.itl.percentile(0) == pytest.approx(1.0, rel=0.005)
     assert meter.itl.percentile(100) == pytest.approx(1.0, rel=0.005)
-
-
-def test_the_comparison_of_steps_has_seen_preemptions():
-    found = [simulate(random_jobs(seed), setup(blocks=45), LINEAR)[0] for seed in range(6)]
-    assert any(replica.scheduler.preempter.num_recomputed for one in found for replica in one.replicas.values())
 
 
 @pytest.mark.parametrize("kind", ROUTERS)

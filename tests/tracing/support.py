@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.observer import Observers
 from folovllm.core.scheduler import Scheduler
-from folovllm.request import Request
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import make_header
+from folovllm.tracing.replay import Replay, Row
+from folovllm.tracing.schema import StepRecord
 from folovllm.tracing.tracer import Tracer
 from folovllm.tracing.writer import TraceWriter
 
@@ -59,3 +64,42 @@ class Simulated:
         while self.scheduler.has_unfinished_requests():
             self.step()
         self.tracer.close()
+
+
+class Books:
+    """A scheduler's own books at each step, next to which a trace is laid."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.steps: list[dict[str, Any]] = []
+        schedule, pool = scheduler.schedule, scheduler.kv.pool
+
+        def seqs(requests: Iterable[Request], status: SequenceStatus) -> list[Sequence]:
+            return [seq for request in requests for seq in request.get_seqs(status)]
+
+        def look() -> SchedulerOutput:
+            output = schedule()
+            running = seqs(scheduler.running, SequenceStatus.RUNNING)
+            self.steps.append({
+                "tables": {seq.seq_id: list(seq.block_ids) for seq in running if seq.block_ids},
+                "swapped": {seq.seq_id for seq in seqs(scheduler.swapped, SequenceStatus.SWAPPED)},
+                "starts": {seq.seq_id: seq.num_computed_tokens for seq in output.scheduled_seqs},
+                "nums": dict(zip([s.seq_id for s in output.scheduled_seqs], output.num_scheduled_tokens, strict=True)),
+                "findable": set(getattr(pool, "_cached", ())),
+                "free": pool.num_free,
+                "copies": list(output.blocks_to_copy),
+                "output": output,
+            })  # fmt: skip
+            return output
+
+        scheduler.schedule = look  # type: ignore[method-assign]
+
+
+def check_replay(replay: Replay, record: StepRecord, rows: list[Row], books: dict[str, Any], num_blocks: int) -> None:
+    """After a record, a replay has the tables, the rows and the blocks that the books have."""
+    assert {seq.id: seq.table for seq in replay.seqs.values() if seq.table} == books["tables"]
+    assert replay.findable == books["findable"]
+    assert num_blocks - len(replay.owners()) == record.free == books["free"]
+    assert [tuple(pair) for pair in record.copies] == books["copies"]
+    computing = [row for row in rows if row.kind != "fork"]
+    assert {row.seq.id: row.start for row in computing} == books["starts"]
+    assert {row.seq.id: row.num_tokens - len(row.later) for row in computing} == books["nums"]

@@ -20,6 +20,7 @@ from folovllm.tracing.replay import Replay
 from folovllm.tracing.summary import latencies, summarize
 from folovllm.tracing.writer import TraceWriter
 from tests.m6.support import caching_engine
+from tests.tracing.support import Books, check_replay
 
 PROMPTS = [[1, 2, 3, 1, 2], [7] * 9, list(range(20, 50)), [9, 8, 9, 8]]
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)  # a random model soon repeats itself
@@ -45,8 +46,8 @@ def run(engine: LLMEngine, params: SamplingParams = GREEDY) -> dict[str, list[in
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(max_tokens=40, seed=3, stop_token_ids=[5, 6, 7])], ids=str)
 def test_a_replayed_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_folder, tmp_path, params) -> None:
     engine = drafting_engine(text_model_folder)
-    tracer, books, proposed = attach(engine, TraceWriter(tmp_path / "run.jsonl")), [], {}
-    schedule, speculation = engine.scheduler.schedule, engine.runner.speculation
+    tracer, proposed = attach(engine, TraceWriter(tmp_path / "run.jsonl")), {}
+    books, speculation = Books(engine.scheduler), engine.runner.speculation
     propose = speculation.propose
 
     def proposing(output):
@@ -56,21 +57,12 @@ def test_a_replayed_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_fo
 
     speculation.propose = proposing
 
-    def look():
-        output = schedule()
-        running = [seq for request in engine.scheduler.running for seq in request.get_seqs()]
-        tables = {seq.seq_id: list(seq.block_ids) for seq in running if seq.block_ids}
-        books.append((output, tables, {seq.seq_id: seq.num_computed_tokens for seq in output.scheduled_seqs}))
-        return output
-
-    engine.scheduler.schedule = look
     tokens = run(engine, params)
     tracer.close()
     trace, replay, drawn = read_trace(tmp_path / "run.jsonl"), Replay(), {}
-    for (_, rows), (output, tables, starts) in zip(replay.run(trace.steps), books, strict=True):
-        assert {seq.id: seq.table for seq in replay.seqs.values() if seq.table} == tables
-        assert {row.seq.id: row.start for row in rows} == starts
-        assert {row.seq.id: row.drafted for row in rows if row.drafted} == proposed.get(id(output), {})
+    for (record, rows), truth in zip(replay.run(trace.steps), books.steps, strict=True):
+        check_replay(replay, record, rows, truth, 40)
+        assert {row.seq.id: row.drafted for row in rows if row.drafted} == proposed.get(id(truth["output"]), {})
         for row in rows:
             drawn.setdefault(row.seq.id, []).extend([] if row.token is None else [row.token, *row.later])
     assert {seq_id.removesuffix("-0"): ids for seq_id, ids in drawn.items()} == tokens

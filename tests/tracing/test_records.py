@@ -10,51 +10,27 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, AsyncLLM, LLMEngine, SamplingParams
-from folovllm.request import SequenceStatus
 from folovllm.tracing.attach import attach
 from folovllm.tracing.reader import Trace, read_trace
 from folovllm.tracing.replay import Replay
 from folovllm.tracing.summary import latencies, summarize, when_drawn
 from folovllm.tracing.writer import TraceWriter
 from tests.m6.support import caching_engine
-from tests.tracing.support import BLOCK_SIZE, Simulated
+from tests.tracing.support import BLOCK_SIZE, Books, Simulated, check_replay
 
 PROMPTS = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9], [7] * 23, list(range(20, 60))]
 
 
-class Truth:
-    """The scheduler's own books at each step, next to which a trace is laid."""
-
-    def __init__(self, engine: LLMEngine) -> None:
-        self.steps: list[dict[str, Any]] = []
-        scheduler, schedule = engine.scheduler, engine.scheduler.schedule
-
-        def look() -> Any:
-            output = schedule()
-            running = [seq for request in scheduler.running for seq in request.get_seqs(SequenceStatus.RUNNING)]
-            self.steps.append({
-                "tables": {seq.seq_id: list(seq.block_ids) for seq in running if seq.block_ids},
-                "starts": {seq.seq_id: seq.num_computed_tokens for seq in output.scheduled_seqs},
-                "nums": dict(zip([s.seq_id for s in output.scheduled_seqs], output.num_scheduled_tokens, strict=True)),
-                "findable": set(getattr(scheduler.kv.pool, "_cached", ())),
-                "free": scheduler.kv.pool.num_free,
-                "copies": list(output.blocks_to_copy),
-            })  # fmt: skip
-            return output
-
-        scheduler.schedule = look  # type: ignore[method-assign]
-
-
-def run_engine(engine: LLMEngine, path: Path, params: list[SamplingParams]) -> tuple[Trace, Truth, dict[str, Any]]:
+def run_engine(engine: LLMEngine, path: Path, params: list[SamplingParams]) -> tuple[Trace, Books, dict[str, Any]]:
     traced = attach(engine, TraceWriter(path))
-    truth = Truth(engine)
+    books = Books(engine.scheduler)
     outputs: dict[str, Any] = {}
     for number, one in enumerate(params):
         engine.add_request(f"r{number}", PROMPTS[number % len(PROMPTS)], one)
     while engine.has_unfinished_requests():
         outputs |= {output.request_id: output for output in engine.step()}
     traced.close()
-    return read_trace(path), truth, outputs
+    return read_trace(path), books, outputs
 
 
 MIX = [
@@ -85,15 +61,8 @@ def test_a_replayed_trace_has_the_schedulers_own_books(text_model_folder, tmp_pa
     trace, truth, outputs = run_engine(engine, tmp_path / "run.jsonl", params)
     replay = Replay()
     drawn: dict[str, list[int]] = {}
-    assert len(trace.steps) == len(truth.steps)
     for (record, rows), books in zip(replay.run(trace.steps), truth.steps, strict=True):
-        assert {seq.id: seq.table for seq in replay.seqs.values() if seq.table} == books["tables"]
-        assert replay.findable == books["findable"]
-        assert 26 - len(replay.owners()) == record.free == books["free"]
-        assert [tuple(pair) for pair in record.copies] == books["copies"]
-        computing = [row for row in rows if row.kind != "fork"]
-        assert {row.seq.id: row.start for row in computing} == books["starts"]
-        assert {row.seq.id: row.num_tokens for row in computing} == books["nums"]
+        check_replay(replay, record, rows, books, 26)
         for row in rows:
             if row.token is not None:
                 drawn.setdefault(row.seq.id, []).append(row.token)

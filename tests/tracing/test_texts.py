@@ -50,14 +50,14 @@ def test_a_beam_has_no_text(tmp_path) -> None:
 
 def test_texts_in_a_page_are_data_only(tmp_path) -> None:
     load = Simulated(tmp_path / "sim.jsonl")
-    load.add("a", [7] * 3, 2)
+    load.add(HOSTILE, [7] * 3, 2)
     load.run()
     trace = read_trace(tmp_path / "sim.jsonl")
     page = make_page([trace], [texts_of(trace, Words())])
     assert page.count("<script") == page.count("</script>") == 2
     (data,) = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])  # type: ignore[index]
     assert data["texts"] == {"0": {"runs": [0, 2], "pieces": [HOSTILE, HOSTILE]}}
-    assert data["requests"][0]["prompt"] == HOSTILE * 3
+    assert (data["requests"][0]["id"], data["requests"][0]["prompt"]) == (HOSTILE, HOSTILE * 3)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,22 +28,6 @@ def test_a_line_is_there_before_the_next_is_written(path) -> None:
         writer.write(line)
         assert path.read_text() == "".join(lines[:number])
     assert writer.num_bytes == len("".join(lines))
-
-
-CRASH = """
-import os, signal, sys
-from folovllm.tracing.writer import TraceWriter
-writer = TraceWriter(sys.argv[1])
-for number in range(100):
-    writer.write(f"{number}\\n")
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_a_process_that_is_killed_leaves_every_line(path) -> None:
-    subprocess.run([sys.executable, "-c", CRASH, str(path)], check=False)
-    assert path.read_text().split() == [str(number) for number in range(100)]
 
 
 def test_nothing_is_written_once_it_is_closed(path) -> None:

@@ -14,9 +14,12 @@ from workshop.bench.peers import more
 MAKERS = {
     "ablate": Bench("workshop.bench.ablate", "one thing changed at a time: what is it worth?"),
     "attention": Bench("workshop.bench.attention", "one layer's attention: paged against contiguous", NO_ENGINE),
+    "collectives": Bench("workshop.bench.collectives", "two ranks: sums, a step's message, what a draw gathers"),
     "decode": Bench("workshop.bench.decode", "decode steps: share of the roofline"),
+    "experts": Bench("workshop.bench.experts", "a model with experts: how many a step reads, beside transformers"),
     "kvcache": Bench("workshop.bench.kvcache", "the error of a KV cache in 8 bits", "it measures no time"),
     "preset": Bench("workshop.bench.run_preset", "a workload by its name, beside the least that it could cost"),
+    "ranks": Bench("workshop.bench.ranks", "decode steps with one rank and with two"),
     "sampler": Bench("workshop.bench.sampler", "sampling: ms per step", NO_ENGINE),
     "scheduler": Bench("workshop.bench.scheduler", "the scheduler alone: us per token", NO_ENGINE),
     "serve-load": Bench("workshop.bench.presets", BENCHES["serve-load"].help),

@@ -145,7 +145,7 @@ def largest_layer(engine: LLMEngine) -> Linear:
 def _facts(args: argparse.Namespace, contexts: list[int], seconds: list[float], cost: ModelCost, probe: Probe) -> Row:
     num_bytes, flops = cost.decode_step(contexts)
     memory, compute = num_bytes / probe.bandwidth, flops / probe.flops_per_s
-    step, floor, weights = statistics.median(seconds), max(memory, compute), cost.weight_bytes
+    step, floor, weights = statistics.median(seconds), max(memory, compute), cost.weights_read(len(contexts))
     share = floor / step if exceeds_caches(weights, probe.device) else None
     values = (
         args.dtype, len(contexts), args.context, len(seconds), weights / 1e9, (num_bytes - weights) / 1e9, flops / 1e9,

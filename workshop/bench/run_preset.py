@@ -51,7 +51,7 @@ class RunCost:
         causal = sum(prompt * (prompt + 1) // 2 for prompt in prompts)
         flops = sum(prompts) * cost.body_flops + len(prompts) * cost.head_flops + causal * cost.pair_flops
         steps = max(outputs)
-        return cls(reads, reads * cost.kv_token_bytes, steps, steps * cost.weight_bytes, flops)
+        return cls(reads, reads * cost.kv_token_bytes, steps, steps * cost.weights_read(len(prompts)), flops)
 
     def floor_seconds(self, bandwidth: float, flops_per_s: float) -> float:
         """Prefill is bound by operations and decode by bytes, and one comes after the other."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from folovllm.attention.splits import SMS, choose_splits
@@ -30,14 +30,17 @@ from folovllm.bench.options import add_output
 from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.shapes import ModelShape
 from folovllm.layers.quantization.plan import choose_plan
+from folovllm.simulator.devices import DEVICES, Device
+from folovllm.utils.checks import wrong
 from workshop.bench.decode_tail import TailModel, list_programs
 from workshop.bench.presets import PRESETS
+from workshop.bench.workload_steps import contexts_of_first_full_step, decode_steps
 
 COLUMNS = ["part", "launches", "megabytes", "gflop", "us", "share"]
-SHAPE = "qwen3-0.6b"
+PARALLEL_COLUMNS = ["seqs", "gpus", "attention", "products", "small kernels", "head", "sampling", "sums", "us", "gain"]
+SHAPE, LARGE = "qwen3-0.6b", "qwen3-8b"
 ITEM = 2  # bytes of a bfloat16
 BLOCK_SIZE = 16
-BUDGET = 2048  # tokens of a step, prompts' and decodes'
 STRIDE = 8  # steps of the workload of which one is computed
 
 COPY_SHARE = 0.9  # of the bandwidth of a large copy, that a product's smaller reads reach
@@ -78,13 +81,14 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Gpu:
-    """`bandwidth` is a large copy's, bytes read and written, in bytes/s."""
+    """`bandwidth` is a large copy's, bytes read and written, in bytes/s. `link`: to others, as the simulator has it."""
 
     name: str
     bandwidth: float
+    link: Device = DEVICES["h200"]
 
 
-GPUS = {"h200": Gpu("H200", 4.3e12), "h100": Gpu("H100", 3.0e12)}
+GPUS = {"h200": Gpu("H200", 4.3e12), "h100": Gpu("H100", 3.0e12, DEVICES["h100"])}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -92,10 +96,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = text
     command.add_argument("--gpu", choices=["h200", "h100"], default="h200", help="for which one")
     command.add_argument("--quantization", choices=["w4a16"], help="the layers' weights are codes of 4 bits")
+    text = "steps of Qwen3-8B on so many GPUs that share each layer, in place of all that"
+    command.add_argument("--tensor-parallel-size", type=int, nargs="+", metavar="N", help=text)
     add_output(command)
 
 
 def run(args: argparse.Namespace) -> Report:
+    if args.tensor_parallel_size:
+        return run_parallel(args)
     codes, machine, contexts = args.quantization is not None, GPUS[args.gpu], contexts_of_first_full_step()
     parts = predict(machine, contexts, codes=codes)
     total = sum(row["us"] for row in parts)
@@ -120,36 +128,33 @@ def run(args: argparse.Namespace) -> Report:
     return report
 
 
+def run_parallel(args: argparse.Namespace) -> Report:
+    """Decode steps on one GPU and on several, for batches of several sizes."""
+    if args.quantization is not None:
+        raise ValueError("quantization must not be given beside tensor_parallel_size: its steps are not predicted")
+    heads = ModelShape.of(LARGE).heads
+    for ranks in args.tensor_parallel_size:
+        if ranks < 1 or heads % ranks:
+            raise wrong("tensor_parallel_size", f"divide the {heads} heads of Qwen3-8B", ranks)
+    gpu, lines = GPUS[args.gpu], list[Line]()
+    for seqs in (1, 8, 64, 256):
+        alone = 0.0
+        for ranks in sorted({1, *args.tensor_parallel_size}):
+            parts = {row["part"]: row["us"] for row in predict(gpu, [1024] * seqs, shape=LARGE, ranks=ranks)}
+            total = sum(parts.values())
+            alone = alone or total
+            row = {"seqs": seqs, "gpus": ranks, "sums": 0.0, **parts, "us": total, "gain": alone / total}
+            lines.append(({column: row[column] for column in PARALLEL_COLUMNS}, {}))
+    notes = ["A prediction: nothing was measured. Microseconds; sequences of 1,024 tokens, Qwen3-8B in bfloat16."]
+    title = f"Decode steps of Qwen3-8B on several {gpu.name}s, predicted"
+    report = Report.of(args, title, PARALLEL_COLUMNS, lines, notes)
+    link = f"{gpu.link.link / 1e9:g} GB/s between two"
+    report.hardware = {"predicted for": f"{gpu.name}, {gpu.bandwidth / 1e12:g} TB/s, {link}"}
+    return report
+
+
 def step_us(gpu: Gpu, num_seqs: int, *, codes: bool = False) -> float:
     return float(sum(row["us"] for row in predict(gpu, [1024] * num_seqs, codes=codes)))
-
-
-def contexts_of_first_full_step(budget: int = BUDGET) -> list[int]:
-    """Tokens of each sequence of nano-vllm's workload in the first step in which all of them decode."""
-    prompts, outputs = PRESETS["nano-vllm"].draw()
-    return next(contexts for contexts in decode_steps(prompts, outputs, budget) if len(contexts) == len(prompts))
-
-
-def decode_steps(prompts: Sequence[Sequence[int]], outputs: Sequence[int], budget: int = BUDGET) -> Iterator[list[int]]:
-    """Of each step, the tokens of the sequences that decode in it.
-
-    Prompts come in in order. A step takes all decodes and fills its budget with prompts; a prompt's last token brings
-    the first of its output.
-    """
-    missing, said = [len(prompt) for prompt in prompts], [0] * len(prompts)
-    while True:
-        decodes = [n for n, rest in enumerate(missing) if not rest and said[n] < outputs[n]]
-        if not decodes and not any(missing):
-            return
-        yield [len(prompts[number]) + said[number] for number in decodes]
-        left = budget - len(decodes)
-        for number in decodes:
-            said[number] += 1
-        for number, rest in enumerate(missing):
-            taken = min(rest, left)
-            missing[number], left = rest - taken, left - taken
-            if taken and not missing[number]:
-                said[number] = 1
 
 
 def workload_seconds(
@@ -181,9 +186,18 @@ class Kernel:
     seconds: float
 
 
-def products_of(shape: str) -> dict[str, tuple[int, int]]:
-    """(outputs, inputs) of a layer's four products and of the head."""
+def shard_of(shape: str, ranks: int) -> ModelShape:
+    """What each of `ranks` devices has: its heads, its columns of the MLP, its part of the vocabulary."""
     of = ModelShape.of(shape)
+    return replace(
+        of, heads=of.heads // ranks, kv_heads=max(1, of.kv_heads // ranks), intermediate=of.intermediate // ranks,
+        vocab=math.ceil(of.vocab / ranks),
+    )  # fmt: skip
+
+
+def products_of(shape: str, ranks: int = 1) -> dict[str, tuple[int, int]]:
+    """(outputs, inputs) of a layer's four products and of the head, on each of so many devices."""
+    of = shard_of(shape, ranks)
     rows = of.heads * of.head_dim
     return {
         "qkv": (rows + 2 * of.kv_heads * of.head_dim, of.hidden),
@@ -194,12 +208,16 @@ def products_of(shape: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def kernels(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE) -> list[Kernel]:
-    """In the order of a step. contexts: tokens of each sequence. codes: the layers' weights are codes of 4 bits."""
-    of, rows, pairs = ModelShape.of(shape), len(contexts), sum(contexts)
+def kernels(
+    gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE, ranks: int = 1
+) -> list[Kernel]:
+    """In the order of a step. contexts: tokens of each sequence. codes: the layers' weights are codes of 4 bits. ranks:
+    devices that share each layer; of the first, which samples."""
+    of, rows, pairs = shard_of(shape, ranks), len(contexts), sum(contexts)
     hidden, vocab, heads, kv_heads, size = of.hidden, of.vocab, of.heads, of.kv_heads, of.head_dim
     seconds_of, bytes_of = (codes_seconds, codes_bytes) if codes else (product_seconds, product_bytes)
-    *sizes, _ = products_of(shape).values()
+    whole, summed_bytes = ModelShape.of(shape).vocab, rows * hidden * ITEM
+    *sizes, _ = products_of(shape, ranks).values()
     # Token, position and slot of 8 bytes, length and place of 4, and the block table as wide as the longest sequence's.
     upload = rows * (4 * 8 + 4 * math.ceil(max(contexts) / BLOCK_SIZE))
     splits = choose_splits(rows, kv_heads, max(contexts), TILE_TOKENS)
@@ -208,6 +226,12 @@ def kernels(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: st
         num_bytes = rows * numbers * ITEM * launches
         return Kernel(part, name, launches, num_bytes, 0, launches * LAUNCH + num_bytes / gpu.bandwidth)
 
+    def sums(count: int, seconds: float) -> list[Kernel]:
+        return [Kernel("sums", OTHERS, count, count * summed_bytes, 0, seconds)] if ranks > 1 else []
+
+    one_sum = gpu.link.all_reduce_seconds(summed_bytes, ranks)
+    # Logits of the other ranks come to the one that samples.
+    gather = gpu.link.sum_latency + (whole - vocab) * rows * ITEM / gpu.link.link
     attention = attention_seconds(gpu, contexts, kv_heads, 2 * size * ITEM) + ATTENTION_LAUNCH
     in_layers = [
         Kernel("attention", "decode", 1, pairs * 2 * kv_heads * size * ITEM, 4 * pairs * heads * size, attention),
@@ -220,6 +244,7 @@ def kernels(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: st
         small(SMALL, "rotation", 1, (2 * heads + 5 * kv_heads) * size),
         small(SMALL, "SwiGLU", 1, 3 * of.intermediate),
         small(None, "merge of splits", int(splits > 1), 2 * splits * heads * size),
+        *sums(2, 2 * one_sum),
     ]  # fmt: skip
     once = [
         small(None, "norms", 1, 4 * hidden),
@@ -227,17 +252,18 @@ def kernels(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: st
             "head", PRODUCT_KERNELS, 1, product_bytes(rows, vocab, hidden), 2 * rows * vocab * hidden,
             product_seconds(gpu, rows, vocab, hidden),
         ),
-        Kernel("sampling", "draw", 1, rows * vocab * ITEM, 0, draw_seconds(gpu, rows, vocab) + LAUNCH),
+        *sums(1, one_sum + gather),
+        Kernel("sampling", "draw", 1, rows * whole * ITEM, 0, draw_seconds(gpu, rows, whole) + LAUNCH),
         Kernel("upload", OTHERS, UPLOAD_OPERATIONS, upload, 0, upload / HOST_LINK + UPLOAD_OPERATIONS * LAUNCH),
     ]  # fmt: skip
     summed = ("launches", "num_bytes", "flops", "seconds")
     return [replace(each, **{name: of.layers * getattr(each, name) for name in summed}) for each in in_layers] + once
 
 
-def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False) -> list[Row]:
+def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE, ranks: int = 1) -> list[Row]:
     """A row for each part, in the order in which they run; `us` is over all layers."""
     rows: dict[str, Row] = {}
-    for kernel in kernels(gpu, contexts, codes=codes):
+    for kernel in kernels(gpu, contexts, codes=codes, shape=shape, ranks=ranks):
         if kernel.part is not None:
             row = rows.setdefault(kernel.part, {"part": kernel.part} | dict.fromkeys(COLUMNS[1:-1], 0))
             values = (kernel.launches, kernel.num_bytes / 1e6, kernel.flops / 1e9, kernel.seconds * 1e6)

@@ -16,6 +16,7 @@ import ast
 import faulthandler
 import json
 import linecache
+import math
 import os
 import signal
 import sys
@@ -90,6 +91,18 @@ def expect_close(got: Any, expected: Any, *, atol: float = 1e-5) -> None:
     raise MismatchError(f"{texts[0]}  {of}", texts[1], (texts[1], f"{texts[0]} at {place}"))
 
 
+MEASURED: list[float] = []
+
+
+def measure(figure: float, *, at_most: float = math.inf, at_least: float = -math.inf) -> None:
+    """The figure of an open task, which `check` shows beside ours and the best known. Fails where it misses a bound."""
+    MEASURED.append(float(f"{figure:.4g}"))
+    if not at_least <= figure <= at_most:
+        most = say(f"at most {at_most:g}", f"至多 {at_most:g}")
+        least = say(f"at least {at_least:g}", f"至少 {at_least:g}")
+        raise MismatchError(f"{figure:g}", least if at_most == math.inf else most, ("bound", f"{figure:g}"))
+
+
 @contextmanager
 def raises(kind: type[BaseException], says: str = "") -> Iterator[None]:
     """Fails unless the block raises `kind` with `says` somewhere in its text."""
@@ -160,6 +173,8 @@ class Recorder:
     def pytest_runtest_makereport(self, item: pytest.Function, call: Any) -> Iterator[None]:
         outcome: Any = yield
         report = outcome.get_result()
+        while MEASURED:
+            self.write("measured", figure=MEASURED.pop(0))
         number = getattr(item.function, "lab_invariant", None)
         if report.skipped:
             self.write("skipped", test=item.name)

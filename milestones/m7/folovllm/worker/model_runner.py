@@ -59,7 +59,7 @@ class ModelRunner:
                 return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
-            for seq_id in scheduled.finished_seq_ids:  # it is not said again, and a new request may take the name
+            for seq_id in scheduled.finished_seq_ids:  # named once only, and a new request may take the name
                 self.sampling.remove(seq_id)
             raise
 

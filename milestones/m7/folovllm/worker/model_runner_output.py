@@ -83,17 +83,17 @@ class ModelRunnerOutput:
 
 
 def find_sampling_errors(seqs: list[Sequence], token_ids: list[int]) -> Failures:
-    """Of the sequences that drew these, the ones that had nothing to draw from."""
+    """The errors of those sequences that drew a code instead of a token id: there was nothing to draw from."""
     return {seq.seq_id: _error(seq, code) for seq, code in zip(seqs, token_ids, strict=True) if code < 0}
 
 
 def find_not_finite(seqs: list[Sequence], is_bad: list[bool]) -> Failures:
-    """Of the sequences that were computed, the ones that are said to be bad."""
+    """The errors of those sequences whose `is_bad` is True: their numbers are NaN or infinite."""
     return {seq.seq_id: _error(seq, NOT_FINITE) for seq, bad in zip(seqs, is_bad, strict=True) if bad}
 
 
 def find_nan_prompts(seqs: list[Sequence], answers: dict[str, list[LogprobsRow]]) -> Failures:
-    """Of the sequences that asked for log-probabilities of their prompts, the ones that got a NaN."""
+    """The errors of those sequences that asked for log-probabilities of their prompts and got a NaN."""
     is_bad = [any(math.isnan(row.logprobs[0]) for row in answers.get(seq.seq_id, ())) for seq in seqs]
     return find_not_finite(seqs, is_bad)
 

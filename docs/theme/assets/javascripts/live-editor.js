@@ -1,0 +1,42 @@
+// The code of a live box: what its milestone has, what the reader makes of it, and a button that runs that.
+{
+  const { say, element } = LIVE;
+
+  LIVE.editor = (box) => {
+    const choice = element("select", { ariaLabel: say("which code", "哪段代码") });
+    for (const { where } of box.code) choice.append(element("option", { value: where }, where.replace(" ", " · ")));
+    const area = element("textarea", { spellcheck: false, wrap: "off", ariaLabel: say("the code", "代码") });
+    const answer = element("em");
+    const load = () => {
+      const piece = box.code.find(({ where }) => where === choice.value);
+      area.value = box.texts[piece.where] ?? piece.text;
+      area.rows = Math.min(30, area.value.split("\n").length + 1);
+      answer.textContent = piece.answer;
+    };
+    area.onkeydown = (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.ctrlKey) return;
+      event.preventDefault(); // a new line begins below the one before
+      const indent = area.value.slice(0, area.selectionStart).match(/(?:^|\n)( *)[^\n]*$/)[1];
+      area.setRangeText(`\n${indent}`, area.selectionStart, area.selectionEnd, "end");
+    };
+    const run = element("button", { type: "button", className: "md-button" }, say("Run it", "运行"));
+    run.onclick = () => {
+      box.texts[choice.value] = area.value;
+      box.changed();
+    };
+    const back = element("button", { type: "button", className: "md-button" }, say("The milestone's own", "恢复原代码"));
+    back.onclick = () => {
+      delete box.texts[choice.value];
+      load();
+      box.changed();
+    };
+    choice.onchange = load;
+    load();
+    const name = box.spec.milestone.toUpperCase();
+    const spoils = box.code.some((piece) => piece.answer) ? say(" (answers to exercises)", "（含练习的答案）") : "";
+    const words = say(`The code of ${name} that decides this: change it and run it`, `做出决定的 ${name} 代码：改一改，运行`) + spoils;
+    const row = element("div", { className: "live__row" }, choice, answer);
+    const buttons = element("div", { className: "live__row" }, run, back);
+    return element("details", { className: "live__code" }, element("summary", {}, words), row, area, buttons);
+  };
+}

@@ -1,0 +1,6 @@
+def route(logits: torch.Tensor, top_k: int, *, renormalize: bool) -> Routing:
+    weights, experts = torch.softmax(logits, -1, dtype=torch.float32).sort(dim=-1, stable=True)
+    weights, experts = weights.flip(-1)[:, :top_k], experts.flip(-1)[:, :top_k]
+    if renormalize:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return Routing(weights, experts)

@@ -1,0 +1,3 @@
+class KVCacheManager:
+    def blocks_for(self, num_tokens: int) -> int:
+        return num_tokens // self.block_size

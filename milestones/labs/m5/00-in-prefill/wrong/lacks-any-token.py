@@ -1,0 +1,2 @@
+def in_prefill(seq: Sequence) -> bool:
+    return seq.num_computed_tokens < seq.get_len()

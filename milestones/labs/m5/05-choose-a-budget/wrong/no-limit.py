@@ -1,0 +1,2 @@
+def token_budget(num_decodes: int, context: int) -> int:
+    return 8192

@@ -1,0 +1,2 @@
+def victim(candidates: list[Block], now: int) -> Block:
+    return min(candidates, key=lambda block: block.uses)

@@ -1,0 +1,2 @@
+def victim(candidates: list[Block], now: int) -> Block:
+    pass

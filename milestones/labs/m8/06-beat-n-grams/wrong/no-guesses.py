@@ -1,0 +1,2 @@
+def propose(tokens: list[int], count: int) -> list[int]:
+    return []

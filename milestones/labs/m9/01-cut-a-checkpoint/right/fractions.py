@@ -1,0 +1,23 @@
+def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, ...] | None:
+    from fractions import Fraction
+
+    *_, layer, kind = name.split(".")
+    cuts = [slice(0, size) for size in shape]
+    rows = layer in ROWS
+    if kind == "bias" and rows and shard.rank:
+        return None
+    linear = layer.endswith(("_proj", "embed_tokens", "lm_head"))
+    if not linear or (kind == "bias" and rows) or kind == "weight_shape" or (kind == "g_idx" and not rows):
+        return tuple(cuts)
+    mine, count = shard.cut(layer)
+    dim = 0
+    if len(shape) == 2 and rows != (kind in TURNED):
+        dim = 1
+    size = shape[dim]
+    if rows and size == 1:
+        return tuple(cuts)
+    ends = [Fraction(at * size, count) for at in (mine.start, mine.stop)]
+    if any(end.denominator > 1 for end in ends):
+        raise ValueError(f"{name} {shape} cannot be cut")
+    cuts[dim] = slice(*(int(end) for end in ends))
+    return tuple(cuts)

@@ -1,0 +1,3 @@
+class RowParallelMethod:
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        return self.inner.apply(layer, self.group.all_reduce(x))

@@ -1,0 +1,6 @@
+class VocabParallelEmbedding:
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        rows = input_ids - self.tokens.start
+        is_mine = (rows >= 0) & (rows <= len(self.tokens))
+        found = F.embedding(rows.clamp(0, len(self.tokens) - 1), self.weight)
+        return self.group.all_reduce(found.where(is_mine[:, None], 0))

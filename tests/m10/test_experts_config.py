@@ -1,0 +1,34 @@
+"""Configurations with experts: which layers have them, and what is never quantised."""
+
+from __future__ import annotations
+
+import pytest
+
+from folovllm.models.registry import decoder_spec
+from folovllm.quant_scheme import ONLINE
+from folovllm.quantize.recipe import Recipe
+from tests.helpers import tiny_hf_config
+
+
+def test_every_second_layer_but_the_dense_ones_has_experts() -> None:
+    spec = decoder_spec(tiny_hf_config("qwen3_moe", num_hidden_layers=6, decoder_sparse_step=2, mlp_only_layers=[3]))
+    assert spec.experts is not None
+    assert sorted(spec.experts.layers) == [1, 5]
+
+
+def test_mixtrals_experts_have_the_size_of_an_mlp_and_weights_that_sum_to_one() -> None:
+    spec = decoder_spec(tiny_hf_config("mixtral"))
+    assert spec.experts is not None
+    assert (spec.experts.size, spec.experts.renormalize, spec.experts.num_experts) == (96, True, 4)
+
+
+def test_calibration_says_that_rare_experts_see_too_little() -> None:
+    with pytest.raises(ValueError, match="^model must have no experts to be quantised here, got 8: .*'w4a16'"):
+        Recipe("gptq", ONLINE["w4a16"]).check_fits(decoder_spec(tiny_hf_config("qwen3_moe")))
+
+
+def test_a_router_is_never_quantised() -> None:
+    for name in ("model.layers.0.mlp.gate", "model.layers.3.mlp.shared_expert_gate"):
+        assert ONLINE["w4a16"].of_layer(name) is None
+    assert ONLINE["w4a16"].of_layer("model.layers.0.mlp.experts.7.gate_proj") is not None
+    assert ONLINE["w4a16"].of_layer("model.layers.0.mlp.gate_proj") is not None

@@ -1,0 +1,40 @@
+"""Which sequences decode in each step of nano-vllm's workload, without an engine.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from workshop.bench.presets import PRESETS
+
+BUDGET = 2048  # tokens of a step, prompts' and decodes'
+
+
+def contexts_of_first_full_step(budget: int = BUDGET) -> list[int]:
+    """Tokens of each sequence of nano-vllm's workload in the first step in which all of them decode."""
+    prompts, outputs = PRESETS["nano-vllm"].draw()
+    return next(contexts for contexts in decode_steps(prompts, outputs, budget) if len(contexts) == len(prompts))
+
+
+def decode_steps(prompts: Sequence[Sequence[int]], outputs: Sequence[int], budget: int = BUDGET) -> Iterator[list[int]]:
+    """Of each step, the tokens of the sequences that decode in it.
+
+    Prompts come in in order. A step takes all decodes and fills its budget with prompts; a prompt's last token brings
+    the first of its output.
+    """
+    missing, said = [len(prompt) for prompt in prompts], [0] * len(prompts)
+    while True:
+        decodes = [n for n, rest in enumerate(missing) if not rest and said[n] < outputs[n]]
+        if not decodes and not any(missing):
+            return
+        yield [len(prompts[number]) + said[number] for number in decodes]
+        left = budget - len(decodes)
+        for number in decodes:
+            said[number] += 1
+        for number, rest in enumerate(missing):
+            taken = min(rest, left)
+            missing[number], left = rest - taken, left - taken
+            if taken and not missing[number]:
+                said[number] = 1
