@@ -104,17 +104,6 @@ def test_mistral_without_a_sliding_window_is_a_llama(tmp_path):
     torch.testing.assert_close(flat_logits(build(tmp_path / "mistral"), [span]), want, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("over", "kind"),
-    [({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}, "qwen2")],
-)
-def test_a_sliding_window_is_refused_by_name(over, kind):
-    config = tiny_hf_config(kind, **over)
-    config.architectures = ["Qwen2ForCausalLM"]
-    with pytest.raises(ValueError, match="sliding_window attention is not supported"):
-        build_model(config, 256, torch.float32, CPU, None)
-
-
 def test_shards_load_as_one_file_does(tmp_path):
     one, many = make_hf_folder(tmp_path / "one"), make_hf_folder(tmp_path / "many", sharded=True)
     assert len(list(many.glob("*.safetensors"))) > 1
