@@ -176,9 +176,9 @@ def test_an_unknown_architecture_lists_the_known_ones(tmp_path):
         build(folder)
 
 
-def test_the_model_type_of_every_known_architecture_is_known():
-    for name, switches in SWITCHES.items():
-        config = tiny_hf_config("llama")
+def test_the_model_type_of_every_dense_architecture_is_known():
+    for name in ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM"):
+        config, switches = tiny_hf_config("llama"), SWITCHES[name]
         config.model_type, config.architectures = name.removesuffix("ForCausalLM").lower(), None
         spec = decoder_spec(config)
         assert {switch: getattr(spec, switch) for switch in switches(config)} == switches(config)
