@@ -38,6 +38,7 @@ from folovllm.engine.parts import choose_parts
 from folovllm.errors import EngineDeadError
 from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
+from folovllm.models.registry import model_spec
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.checks import wrong
 from folovllm.utils.cpu_kernels import unavailable_reason
@@ -135,7 +136,8 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     model_config, speculative, link = config.model_config, config.speculative_config, group.links[0]
     dtype, longest, seed = resolve_dtype(model_config, hf_config, device), model_config.max_model_len, model_config.seed
     limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-    parts = replace(choose_parts(config, hf_config, dtype, device), draws=False)
+    spec = model_spec(model_config.model_impl, hf_config, longest)
+    parts = replace(choose_parts(config, hf_config, dtype, device, spec), draws=False)
     model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=parts.ops, group=group)
     most_rows = limits.max_num_seqs * (1 + (speculative.num_speculative_tokens if speculative else 0))
     token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -213,3 +214,20 @@ def test_processes_of_torchruns(kernels: str, monkeypatch: pytest.MonkeyPatch) -
     said = [process.communicate(timeout=GUARD)[0] for process in processes]
     assert said == [f"{tokens_of(embedded())}\n", ""]
     assert [process.returncode for process in processes] == [0, 0]
+
+
+@pytest.mark.exhaustive
+def test_ranks_end_when_rank_0_is_killed() -> None:
+    """Even with SIGKILL, after which it can tell nobody: their sockets close."""
+    program = (
+        "from folovllm import LLM; llm = LLM(tensor_parallel_size=2, dtype='float32', device='cpu', max_model_len=64); "
+        "print(llm.engine.runner.group.links[1].process.pid, flush=True); input()"
+    )
+    pipe = subprocess.PIPE
+    rank_0 = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
+    assert rank_0.stdout is not None
+    other = os.pidfd_open(int(rank_0.stdout.readline()))
+    rank_0.kill()
+    rank_0.communicate()
+    assert select.select([other], [], [], GUARD)[0] == [other]
+    os.close(other)
