@@ -30,7 +30,7 @@ def serve(rows):
         if not scheduler.has_unfinished_requests():
             now = max(now, rows[len(made)][0])
         while len(made) < len(rows) and rows[len(made)][0] <= now:
-            at, prompt, output = rows[len(made)]
+            _, prompt, output = rows[len(made)]
             made.append(Request(str(len(made)), None, [7] * prompt, SamplingParams(max_tokens=output)))
             scheduler.add_request(made[-1])
         running = [seq for request in scheduler.running for seq in request.get_seqs(SequenceStatus.RUNNING)]
