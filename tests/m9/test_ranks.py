@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,8 +58,12 @@ def step_until_it_is_dead(engine: LLMEngine, errors: list[BaseException]) -> Non
         errors.append(error)
 
 
-def test_a_process_that_is_killed_in_a_step_ends_the_engine_with_one_error() -> None:
-    """It is stopped first, so that rank 0 waits for it."""
+def test_a_process_that_is_killed_in_a_step_ends_the_engine_with_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped first, so that rank 0 waits for it. A file of the current folder is no module to it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "random.py").write_text("raise SystemExit('this is no module')")
     llm = two_ranks()
     process, errors = process_of(llm), []
     assert tokens_of(llm) == tokens_of(embedded())
