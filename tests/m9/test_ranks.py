@@ -123,6 +123,12 @@ def test_a_rank_that_is_another_is_refused_by_name(
     assert rank_threads[0].error is None  # it has gone without a word
 
 
+def test_no_rank_is_started_for_a_model_that_cannot_be_cut(rank_threads: list[RankThread]) -> None:
+    with pytest.raises(ValueError, match="^tensor_parallel_size must divide the model's 4 attention heads, got 10"):
+        embedded(tensor_parallel_size=10**9)
+    assert rank_threads == []
+
+
 def test_facts_tell_folders_and_options_apart(tmp_path: Any) -> None:
     def facts(**kwargs: Any) -> dict[str, str]:
         return ranks.facts_of(EngineConfig.from_kwargs(**kwargs))
