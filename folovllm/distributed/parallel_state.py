@@ -130,16 +130,17 @@ class GroupCoordinator:
         self.check()
         try:
             for rank, link in self.links.items():
-                link.send(message)
-                if x is not None and x.device.type == "cpu":
-                    link.connection.sendall(_bytes_of(x))
+                try:
+                    link.send(message)
+                    if x is not None and x.device.type == "cpu":
+                        link.connection.sendall(_bytes_of(x))
+                except TimeoutError:  # the socket is full, as this rank reads nothing
+                    raise self.fail(rank) from None
             if x is not None and x.device.type != "cpu":
                 self.collectives.broadcast(x)
             return work()
         except EngineDeadError:
             raise
-        except TimeoutError:  # the socket is full, as this rank reads nothing
-            raise self.fail(rank) from None
         except BaseException as error:
             raise self.fail() from error
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from folovllm import LLM, EngineConfig, EngineDeadError, LLMEngine, SamplingParams
 from folovllm.engine import ranks
+from folovllm.models.weights import default_dtype
 from folovllm.worker.follower import Follower
 from tests.helpers import make_hf_folder
 from tests.m9.support import GUARD, RankThread, together
@@ -224,3 +226,22 @@ def test_processes_of_torchruns(kernels: str, monkeypatch: pytest.MonkeyPatch) -
     said = [process.communicate(timeout=GUARD)[0] for process in processes]
     assert said == [f"{tokens_of(embedded())}\n", ""]
     assert [process.returncode for process in processes] == [0, 0]
+
+
+def test_threads_that_build_models_leave_torchs_default_dtype() -> None:
+    """Of two engines, or of two ranks here: one enters while the other is inside, and leaves after it."""
+    entered, left = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with default_dtype(torch.bfloat16):
+            entered.set()
+            left.wait(GUARD)
+
+    thread = threading.Thread(target=other)
+    with default_dtype(torch.float16):
+        thread.start()
+        entered.wait(0.05)  # it does not, unless it is wrong
+        assert torch.get_default_dtype() == torch.float16
+    left.set()
+    thread.join(GUARD)
+    assert torch.get_default_dtype() == torch.float32
