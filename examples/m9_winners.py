@@ -3,6 +3,7 @@
     python examples/m9_winners.py
 """
 
+import _tree  # noqa: F401 - folovllm is this tree's
 import torch
 
 from folovllm.distributed.parallel_state import part

@@ -50,6 +50,8 @@ class ModelConfig:
     `load_format` "dummy" fills random weights of the configuration's shape, to measure speed without a
     download. `seed` is for those and for unseeded draws. A request may ask for the log-probabilities of at
     most `max_logprobs` tokens per position (-1: of any number).
+    `model_impl` "folovllm" computes the model in our own decoder, "transformers" in transformers' modelling code with
+    our attention; "auto" takes our own where it knows the architecture.
     `batch_invariant` makes a request's tokens and log-probabilities bit for bit the same in any batch.
     `quantization` rounds the weights of a checkpoint when it is loaded: "w4a16" to 4 bits, "w8a8" to 8 bits on both
     sides of each product, "w4a8" to 4 and 8, "fp8" to e4m3 numbers of 8 bits, on a GPU. `quantize_head` rounds the last
@@ -66,6 +68,7 @@ class ModelConfig:
     seed: int = 0
     device: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
+    model_impl: Literal["auto", "folovllm", "transformers"] = "auto"
     skip_tokenizer_init: bool = False
     attention_backend: str | None = None
     enforce_eager: bool = False
@@ -93,6 +96,7 @@ class ModelConfig:
         ):
             raise wrong("device", "be 'cpu', 'cuda' or 'cuda:<index>'", self.device, "None picks one")
         check_choice("load_format", self.load_format, ("auto", "dummy"))
+        check_choice("model_impl", self.model_impl, ("auto", "folovllm", "transformers"))
         if self.attention_backend is not None:
             check_str("attention_backend", self.attention_backend)
         for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager", "batch_invariant", "quantize_head"):

@@ -37,8 +37,10 @@ def get_model_and_tokenizer(
 class ModelLoader:
     """Loads what a ModelConfig names, as Hugging Face's model in evaluation mode."""
 
-    def __init__(self, model_config: ModelConfig) -> None:
+    def __init__(self, model_config: ModelConfig, attn_implementation: str | None = None) -> None:
+        """attn_implementation: a name that transformers' AttentionInterface knows; None: transformers chooses."""
         self.model_config = model_config
+        self._attention = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
 
     def load(self, device: torch.device | str | None = None) -> PreTrainedModel:
         """The model on `device` (None: the one that model_config leads to), in the resolved dtype."""
@@ -72,6 +74,7 @@ class ModelLoader:
                 trust_remote_code=self.model_config.trust_remote_code,
                 ignore_mismatched_sizes=True,  # they come back in the report, and are refused below by name
                 output_loading_info=True,
+                **self._attention,
             )
         model, report = loaded
         # transformers fills what a checkpoint lacks with random numbers and goes on: text would come out,
@@ -96,7 +99,7 @@ class ModelLoader:
         with torch.random.fork_rng(), device:  # built where it will live, the global generator untouched
             torch.manual_seed(self.model_config.seed)
             model = AutoModelForCausalLM.from_config(
-                hf_config, dtype=dtype, trust_remote_code=self.model_config.trust_remote_code
+                hf_config, dtype=dtype, trust_remote_code=self.model_config.trust_remote_code, **self._attention
             )
         return model.eval()  # type: ignore[no-any-return]
 

@@ -46,6 +46,7 @@ AFTER = (
     "folovllm/entrypoints/trace_texts.py",
     "folovllm/hf_config_checks.py",
     "folovllm/models/checkpoint.py",
+    "folovllm/models/transformers_model.py",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",
@@ -62,9 +63,11 @@ AFTER = (
     "examples/one_file_engine.py",
     "examples/first_hour.ipynb",
     "tests/tracing/**",
+    "tests/transformers_models/**",
     "examples/serve_*.py",
     "examples/simulate.py",
     "examples/trace.py",
+    "examples/any_model.py",
 )
 
 

@@ -10,6 +10,7 @@ vLLM: v1/attention/backend.py, v1/attention/backends/registry.py, model_executor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from importlib import import_module
 
 import torch
@@ -18,8 +19,26 @@ from torch import nn
 from folovllm.attention.metadata import AttentionMetadata
 
 
+@dataclass(frozen=True)
+class AttentionExtras:
+    """What some models' layers compute beside softmax(q @ k * scale) @ v over all keys so far."""
+
+    sliding_window: int | None = None
+    """How many keys a query sees, its own among them."""
+    logits_soft_cap: float | None = None
+    """Scores are cap * tanh(score / cap) (Gemma 2)."""
+    sinks: torch.Tensor | None = field(default=None, compare=False)
+    """[num_heads]: the score of a key more that every query sees and that has no value (GPT-OSS)."""
+
+    def __bool__(self) -> bool:
+        return any(extra is not None for extra in (self.sliding_window, self.logits_soft_cap, self.sinks))
+
+
+NO_EXTRAS = AttentionExtras()
+
+
 class AttentionBackend(ABC):
-    """Stateless but for the shape of the heads; one instance serves all layers of a model."""
+    """Stateless but for the shape of the heads; one instance serves all layers of a model that compute the same."""
 
     name: str
     reads_block_tables = True
@@ -30,16 +49,16 @@ class AttentionBackend(ABC):
     supports_cuda_graphs = False
     """True: in a batch of decodes, the shapes of the tensors alone decide which kernels `forward` and `write` launch,
     and with which arguments. A captured launch is then right for any content that the tensors hold at its replay."""
+    supports_extras = False
+    """Whether it computes what AttentionExtras has."""
     plain: type[AttentionBackend] | None = None
     """Computes the same in torch's operators."""
 
-    def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
-        self.num_heads, self.num_kv_heads, self.head_size, self.scale = (
-            num_heads,
-            num_kv_heads,
-            head_size,
-            scale,
-        )
+    def __init__(
+        self, num_heads: int, num_kv_heads: int, head_size: int, scale: float, extras: AttentionExtras = NO_EXTRAS
+    ) -> None:
+        self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
+        self.scale, self.extras = scale, extras
         self.group_size = num_heads // num_kv_heads  # query heads that share one KV head
 
     @classmethod
@@ -73,19 +92,28 @@ class AttentionBackend(ABC):
         """Causal attention of q [num_tokens, num_heads, head_size] over each sequence's cache; same shape out.
 
         The new tokens' K and V have been written already. Query j of a sequence with m queries and n keys is at
-        position n - m + j and sees keys 0 .. n - m + j.
+        position n - m + j and sees keys 0 .. n - m + j, or the last of them where there is a window.
         """
 
 
 class Attention(nn.Module):
     """Attention of one decoder layer. `kv_cache` and `backend` are set by bind()."""
 
-    def __init__(self, num_heads: int, num_kv_heads: int, head_size: int) -> None:
+    def __init__(
+        self, num_heads: int, num_kv_heads: int, head_size: int, scale: float | None = None,
+        extras: AttentionExtras = NO_EXTRAS,
+    ) -> None:  # fmt: skip
+        """scale: None is 1 / sqrt(head_size)."""
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
-        self.scale = head_size**-0.5
+        self.scale, self.extras = head_size**-0.5 if scale is None else scale, extras
         self.backend: AttentionBackend | None = None
         self.kv_cache: torch.Tensor | None = None
+
+    def make_backend(self, backend: type[AttentionBackend]) -> AttentionBackend:
+        """One that computes this layer; `backend` must support extras where the layer has some."""
+        shape = self.num_heads, self.num_kv_heads, self.head_size, self.scale
+        return backend(*shape, self.extras) if self.extras else backend(*shape)
 
     def bind(self, backend: AttentionBackend, kv_cache: torch.Tensor) -> None:
         self.backend, self.kv_cache = backend, kv_cache
@@ -117,8 +145,8 @@ def get_backend_class(name: str) -> type[AttentionBackend]:
     return getattr(import_module(module), cls)
 
 
-def select_backend(name: str | None, device: torch.device) -> type[AttentionBackend]:
-    """The named backend, or the first that can run on `device`.
+def select_backend(name: str | None, device: torch.device, *, extras: bool = False) -> type[AttentionBackend]:
+    """The named backend, or the first that can run on `device`. extras: the model has layers with AttentionExtras.
 
     Raises:
         ValueError: the named one is unknown or cannot run here; the text says why.
@@ -127,8 +155,13 @@ def select_backend(name: str | None, device: torch.device) -> type[AttentionBack
         backend = get_backend_class(name)
         if (reason := backend.unavailable_reason(device)) is not None:
             raise ValueError(f"attention_backend {name!r} cannot run on {device}: {reason}")
+        if extras and not backend.supports_extras:
+            raise ValueError(
+                f"attention_backend {name!r} cannot compute this model: it has no sliding window, soft-cap or sinks; "
+                f"leave attention_backend out, or give 'paged_torch'"
+            )
         return backend
-    known = map(get_backend_class, BACKENDS)
+    known = [each for each in map(get_backend_class, BACKENDS) if each.supports_extras or not extras]
     return next(
         backend for backend in known if backend.unavailable_reason(device) is None and not backend.only_by_name(device)
     )

@@ -27,6 +27,8 @@ COLUMNS = [
     "kv_used_tokens",
 ]  # fmt: skip
 
+IMPLS = ("auto", "folovllm", "transformers")
+
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Several requests at once: tokens per second in prefill, in decode and over all."
@@ -34,6 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "round folovllm's weights (default: as the checkpoint has them)"
     command.add_argument("--quantization", choices=list(ONLINE), help=text)
     command.add_argument("--quantize-head", action="store_true", help=HELP["quantize_head"])
+    command.add_argument("--model-impl", choices=IMPLS, default="auto", help=HELP["model_impl"])
     text = "of folovllm: " + HELP["tensor_parallel_size"]
     command.add_argument("--tensor-parallel-size", type=at_least(1), metavar="N", default=1, help=text)
     add_peers(command)
@@ -46,7 +49,7 @@ def run(args: argparse.Namespace) -> Report:
     # Room for these requests, as vLLM's peer has it, and one block more for each that runs ahead. In a larger cache
     # each round would take blocks that none has used before, and the first use of memory is dear.
     options = {"num_kv_blocks": count * (-(-longest // CacheConfig().block_size) + 1)}
-    options |= {"quantization": args.quantization, "quantize_head": args.quantize_head}
+    options |= {name: getattr(args, name) for name in ("quantization", "quantize_head", "model_impl")}
     options |= {"tensor_parallel_size": args.tensor_parallel_size}
     with source(args) as model:
         setup = PeerSetup(model, args.dtype, args.device, longest, count, vars(args))

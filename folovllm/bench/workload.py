@@ -53,10 +53,11 @@ def bench_model(
 
 def shape_config(shape: str) -> Any:
     import torch
-    from transformers.models.qwen3 import Qwen3Config
+    from transformers import AutoConfig
 
     none: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    return Qwen3Config(**SHAPES[shape], architectures=["Qwen3ForCausalLM"], dtype=torch.bfloat16, **none)
+    values = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **SHAPES[shape]}
+    return AutoConfig.for_model(values.pop("model_type"), **values, dtype=torch.bfloat16, **none)
 
 
 def hf_config_of(model: BenchModel) -> Any:

@@ -6,7 +6,7 @@
 What rank 0 asks for goes over a socket to each of the others, which closes when a process ends, however it ends. What
 all ranks do together goes through collectives.py.
 
-vLLM: distributed/parallel_state.py, device_communicators/shm_broadcast.py
+vLLM: distributed/parallel_state.py, distributed/device_communicators/shm_broadcast.py
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ vLLM: VLLM_BATCH_INVARIANT, model_executor/determinism/batch_invariant.py
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from folovllm.attention.backend import AttentionBackend, get_backend_class
@@ -25,14 +23,14 @@ from folovllm.attention.backends.cpu import HEAD_SIZE_STEP
 from folovllm.attention.backends.invariant import CPUInvariantBackend, TritonInvariantBackend
 from folovllm.config import ModelConfig
 from folovllm.layers.linear import LinearMethod
-from folovllm.models.registry import decoder_spec
+from folovllm.models.registry import ModelSpec
 from folovllm.utils.checks import wrong
 
 DTYPES = (torch.float32, torch.bfloat16)
 
 
 def select_invariant_backend(
-    config: ModelConfig, hf_config: Any, dtype: torch.dtype, device: torch.device
+    config: ModelConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
 ) -> type[AttentionBackend]:
     """The backend of an engine with batch_invariant=True. On a CPU its tokens are computed in float32 or bfloat16.
 
@@ -54,7 +52,12 @@ def select_invariant_backend(
         )
     if dtype not in DTYPES:
         raise wrong("dtype", "be 'float32' or 'bfloat16' with batch_invariant=True", str(dtype).removeprefix("torch."))
-    head_size = decoder_spec(hf_config).head_size
+    if spec.has_extras:
+        raise ValueError(
+            "batch_invariant=True cannot be kept with sliding windows, a soft-cap or sinks: torch's operators compute "
+            "them; leave batch_invariant out, or set max_model_len to the smallest window"
+        )
+    head_size = spec.kv_heads[0][1]
     if device.type == "cpu" and head_size % HEAD_SIZE_STEP:
         raise ValueError(
             f"batch_invariant=True cannot be kept with heads of {head_size} on a CPU: its attention reads heads of "

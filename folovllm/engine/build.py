@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -29,7 +29,8 @@ from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.registry import decoder_spec
+from folovllm.models.registry import ModelSpec, model_spec
+from folovllm.models.transformers_model import TransformersSpec, load_transformers_model
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
@@ -59,21 +60,21 @@ def build_engine_core(
             undo.callback(group.close)
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, device.type)
-        parts = choose(config, hf_config, dtype, device)
-        parts = check_kernels(parts, config, decoder_spec(hf_config), dtype, device)
-        core = _build(config, hf_config, dtype, device, eos_token_ids, limits, parts, group, observers)
+        spec = model_spec(model_config.model_impl, hf_config, model_config.max_model_len)
+        parts = choose(config, hf_config, dtype, device, spec)
+        parts = check_kernels(parts, config, spec, dtype, device)
+        model = _load_model(config, hf_config, spec, dtype, device, parts, group)
+        core = _build(config, model, dtype, device, eos_token_ids, limits, parts, group, observers)
         undo.pop_all()
         return core
 
 
 def _build(
-    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
-    limits: SchedulerConfig, parts: Parts, group: GroupCoordinator | None, observers: Observers,
+    config: EngineConfig, model: DecoderForCausalLM, dtype: torch.dtype, device: torch.device,
+    eos_token_ids: frozenset[int], limits: SchedulerConfig, parts: Parts, group: GroupCoordinator | None,
+    observers: Observers,
 ) -> EngineCore:  # fmt: skip
     model_config, cache_config = config.model_config, config.cache_config
-    weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-    longest, seed = model_config.max_model_len, model_config.seed
-    model = build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=parts.ops, group=group)
     vocab_size = model.decoder_spec.vocab_size
     draft = load_draft_model(config, vocab_size, dtype, device)
     token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
@@ -111,6 +112,18 @@ def _build(
         with threads_for_steps(model_config.model, config.parallel_config.tensor_parallel_size)():
             costs.host = measure_host_costs(core, costs)
     return core
+
+
+def _load_model(
+    config: EngineConfig, hf_config: Any, spec: ModelSpec, dtype: torch.dtype, device: torch.device, parts: Parts,
+    group: GroupCoordinator | None,
+) -> DecoderForCausalLM:  # fmt: skip
+    model_config, longest = config.model_config, config.model_config.max_model_len
+    if isinstance(spec, TransformersSpec):  # the worker asks it what it asks our decoder
+        return cast(DecoderForCausalLM, load_transformers_model(model_config, spec, longest, dtype, device))
+    weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
+    seed = model_config.seed
+    return build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=parts.ops, group=group)
 
 
 def size_cache(

@@ -83,7 +83,7 @@ def make_proposer(
     if speculative is None:
         return None
     if draft is not None:
-        backend = select_backend(None, device)
+        backend = select_backend(None, device, extras=draft.decoder_spec.has_extras)
         num_blocks = size.num_blocks + 1  # and the null block
         cache = KVCache(draft, backend, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
         if device.type == "cuda":

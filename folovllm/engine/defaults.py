@@ -56,7 +56,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(_OFF, (None, False)),
     **dict.fromkeys(("runner", "worker_cls", "config_format"), (None, "auto")),
     "task": (None, "auto", "generate"),
-    "model_impl": (None, "auto", "vllm"),
     "prefix_caching_hash_algo": (None, "sha256"),
     "cpu_offload_gb": (None, 0),
     "disable_log_stats": (None, False, True),  # statistics are there when they are asked for, and are never logged
@@ -79,6 +78,8 @@ def engine_options(given: dict[str, Any]) -> dict[str, Any]:
             _check_neutral(name, value)
             continue
         ours = SPELLINGS.get(name, name)
+        if name == "model_impl" and value == "vllm":
+            value = "folovllm"  # the engine's own
         if value is None and ours in _OURS:
             continue
         if ours in options and options[ours] != value:

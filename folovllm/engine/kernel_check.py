@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from folovllm.attention.backend import Attention
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
 from folovllm.engine.parts import Parts
@@ -30,6 +31,7 @@ from folovllm.layers.quantization.cuda import plain_method
 from folovllm.layers.quantization.linear import QuantizedLinears
 from folovllm.layers.rotary import RotaryEmbedding
 from folovllm.models.decoder import MLP, DecoderSpec
+from folovllm.models.registry import ModelSpec
 from folovllm.models.weights import default_dtype
 from folovllm.sample.gumbel import GumbelParams, host_params
 from folovllm.sample.row import SamplingRow
@@ -43,7 +45,7 @@ MANY = 600  # programs; a batch of so many is not split (attention/splits.py)
 
 
 def check_kernels(
-    parts: Parts, config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device
+    parts: Parts, config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
 ) -> Parts:
     """`parts`, without the kernels that are wrong on `device`.
 
@@ -63,8 +65,10 @@ def check_kernels(
     else:
         linear = PLAIN
     plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(linear), draws=False)
-    sizes = spec, config.cache_config.block_size, parts.cache_dtype
-    cases = _attention_cases(make, *sizes) | _layer_cases(make, *sizes)
+    sizes = config.cache_config.block_size, parts.cache_dtype
+    cases = _attention_cases(make, spec if isinstance(spec, DecoderSpec) else spec.layers[0], *sizes)
+    if isinstance(spec, DecoderSpec):
+        cases |= _layer_cases(make, spec, *sizes)
     for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
         if (why := _find_fault(case, parts, plain, TOLERANCE[dtype])) is None:
             continue
@@ -96,7 +100,7 @@ def _find_fault(case: Callable[[Parts], Tensor], ours: Parts, plain: Parts, tole
 
 
 def _attention_cases(
-    make: Callable[..., Tensor], spec: DecoderSpec, block_size: int, cache_dtype: torch.dtype
+    make: Callable[..., Tensor], spec: DecoderSpec | Attention, block_size: int, cache_dtype: torch.dtype
 ) -> dict[str, Callable[[Parts], Tensor]]:
     heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_size
     q, k, v = make(max(MANY, 2 * LENGTH), heads + 2 * kv_heads, size).split([heads, kv_heads, kv_heads], dim=1)

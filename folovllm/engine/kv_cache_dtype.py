@@ -13,11 +13,9 @@ vLLM: config/cache.py (CacheDType)
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from folovllm.attention.backend import AttentionBackend, get_backend_class
+from folovllm.attention.backend import AttentionBackend, get_backend_class, select_backend
 from folovllm.attention.backends.fp8 import PagedFp8Backend, TritonFp8Backend
 from folovllm.attention.backends.int8 import (
     CPUInt8Backend,
@@ -28,6 +26,7 @@ from folovllm.attention.backends.int8 import (
 )
 from folovllm.config import EngineConfig
 from folovllm.engine.batch_invariance import select_invariant_backend
+from folovllm.models.registry import ModelSpec
 
 # By the name under which a user knows the backend that reads the same cache in the model's dtype; in order of
 # preference, those that can run on a CPU last.
@@ -45,7 +44,7 @@ def cache_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
 
 
 def select_8_bit_backend(
-    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
 ) -> type[AttentionBackend]:
     """The backend of an engine with kv_cache_dtype="fp8" or "int8".
 
@@ -57,7 +56,7 @@ def select_8_bit_backend(
     backends = INT8 if wanted == "int8" else FP8
     if config.model_config.batch_invariant:
         if wanted == "int8":
-            select_invariant_backend(config.model_config, hf_config, dtype, device)
+            select_invariant_backend(config.model_config, spec, dtype, device)
             return CPUInvariantInt8Backend if device.type == "cpu" else TritonInvariantInt8Backend
         raise ValueError(
             f"kv_cache_dtype {wanted!r} cannot be combined with batch_invariant=True: its attention reads no 8 bits of "
@@ -72,10 +71,12 @@ def select_8_bit_backend(
     if name is not None:
         backend = backends[name]
     elif device.type == "cuda":
-        backend = backends["triton"]
+        backend = backends["paged_torch" if spec.has_extras else "triton"]
     else:
         on_cpu = [each for each in backends.values() if not each.only_by_name(device)]
         backend = next(each for each in on_cpu if each.unavailable_reason(device) is None)
+    if spec.has_extras and not backend.supports_extras:
+        select_backend(name, device, extras=True)  # raises
     if (reason := backend.unavailable_reason(device)) is not None:
         raise ValueError(f"kv_cache_dtype {wanted!r} cannot be read on {device}: {reason}; give kv_cache_dtype='auto'")
     return backend

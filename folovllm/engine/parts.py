@@ -32,8 +32,10 @@ from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
 from folovllm.layers.quantization.cuda import choose_method
 from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
+from folovllm.models.decoder import DecoderSpec
 from folovllm.models.one_call import OneCallOps
-from folovllm.models.registry import decoder_spec
+from folovllm.models.registry import ModelSpec
+from folovllm.models.transformers_model import TransformersSpec
 from folovllm.quant_scheme import QuantScheme, select_scheme
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.model_runner import ModelRunner
@@ -51,21 +53,27 @@ class Parts:
     """Whether the sampling kernel draws the tokens."""
 
 
-def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device) -> Parts:
-    """
+def choose_parts(
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, spec: ModelSpec
+) -> Parts:
+    """spec: of the model, without windows that never cut.
+
     Raises:
         ValueError: what was asked for cannot run here, or not together; the text says what to do.
     """
     model_config, kv_dtype = config.model_config, cache_dtype(config, dtype)
     scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
+    if isinstance(spec, TransformersSpec):
+        _refuse_what_our_layers_do(config, quantised=scheme is not None)
+        eager = True  # transformers' layers run one by one
     if kv_dtype != dtype:
-        backend = select_8_bit_backend(config, hf_config, dtype, device)
+        backend = select_8_bit_backend(config, spec, dtype, device)
     elif invariant:
-        backend = select_invariant_backend(model_config, hf_config, dtype, device)
+        backend = select_invariant_backend(model_config, spec, dtype, device)
     else:
-        backend = _named_backend(config, device)
-    has_experts = decoder_spec(hf_config).experts is not None
+        backend = _named_backend(config, device, extras=spec.has_extras)
+    has_experts = isinstance(spec, DecoderSpec) and spec.experts is not None
     # Experts with codes are computed one by one, and how many rows each has must be known on the host.
     records = device.type == "cuda" and not eager and (scheme is None or not has_experts)
     return Parts(
@@ -103,9 +111,20 @@ def select_ops(
     return LayerOps(linear(PLAIN))
 
 
-def _named_backend(config: EngineConfig, device: torch.device) -> type[AttentionBackend]:
+def _refuse_what_our_layers_do(config: EngineConfig, *, quantised: bool) -> None:
+    ranks = config.parallel_config.tensor_parallel_size
+    asked = {"batch_invariant=True": config.model_config.batch_invariant, "quantization": quantised}
+    asked[f"tensor_parallel_size={ranks}"] = ranks > 1
+    if name := next((name for name, is_asked in asked.items() if is_asked), None):
+        raise ValueError(
+            f"{name} needs our own layers, and this model is computed by transformers' (model_impl 'transformers'); "
+            f"leave it out, or take a model that model_impl='folovllm' knows"
+        )
+
+
+def _named_backend(config: EngineConfig, device: torch.device, *, extras: bool) -> type[AttentionBackend]:
     model_config, block_size = config.model_config, config.cache_config.block_size
-    backend = select_backend(model_config.attention_backend, device)
+    backend = select_backend(model_config.attention_backend, device, extras=extras)
     longest = model_config.max_model_len or 0
     if not backend.reads_block_tables and block_size < longest:
         raise ValueError(

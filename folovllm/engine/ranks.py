@@ -38,7 +38,8 @@ from folovllm.engine.parts import choose_parts
 from folovllm.errors import EngineDeadError
 from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
-from folovllm.models.registry import decoder_spec
+from folovllm.models.decoder import DecoderSpec
+from folovllm.models.registry import model_spec
 from folovllm.models.shard import shard_of
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.checks import wrong
@@ -65,8 +66,10 @@ def start_ranks(
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     if size == 1:
         return None
-    parts = choose_parts(config, hf_config, dtype, device)
-    shard_of(decoder_spec(hf_config), parts.ops.linear, 0, size)
+    spec = model_spec(config.model_config.model_impl, hf_config, config.model_config.max_model_len)
+    parts = choose_parts(config, hf_config, dtype, device, spec)  # which refuses what cannot be cut
+    assert isinstance(spec, DecoderSpec)
+    shard_of(spec, parts.ops.linear, 0, size)
     facts = facts_of(config)
     if "RANK" in os.environ:
         rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -142,7 +145,8 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     model_config, speculative, link = config.model_config, config.speculative_config, group.links[0]
     dtype, longest, seed = resolve_dtype(model_config, hf_config, device), model_config.max_model_len, model_config.seed
     limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-    parts = replace(choose_parts(config, hf_config, dtype, device), draws=False)
+    spec = model_spec(model_config.model_impl, hf_config, longest)
+    parts = replace(choose_parts(config, hf_config, dtype, device, spec), draws=False)
     model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=parts.ops, group=group)
     most_rows = limits.max_num_seqs * (1 + (speculative.num_speculative_tokens if speculative else 0))
     token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)

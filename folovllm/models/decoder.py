@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from folovllm.attention.backend import Attention
+from folovllm.attention.backend import Attention, AttentionExtras
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.errors import ModelLoadError
 from folovllm.layers.linear import Linear, LMHead
 from folovllm.layers.moe import ExpertsSpec, SparseMoE
 from folovllm.layers.norm import QKNorm, RMSNorm
@@ -44,7 +43,8 @@ class DecoderSpec:
     rms_norm_eps: float
     rope: dict[str, Any]
     tie_word_embeddings: bool
-    sliding_window: int | None = None
+    windows: tuple[int | None, ...] = ()
+    """How many tokens each layer's queries see, their own among them; None: all. (): no layer has a window."""
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
@@ -54,12 +54,27 @@ class DecoderSpec:
     names: tuple[tuple[str, str], ...] = ()
     """Parts of names: (ours, the checkpoint's), where they differ (Mixtral)."""
 
+    @property
+    def has_extras(self) -> bool:
+        """Whether some layer needs a backend that supports AttentionExtras."""
+        return any(window is not None for window in self.windows)
+
+    @property
+    def kv_heads(self) -> list[tuple[int, int]]:
+        """Of each layer, how many heads of K and V there are and their size."""
+        return [(self.num_kv_heads, self.head_size)] * self.num_layers
+
+    def within(self, max_model_len: int) -> DecoderSpec:
+        """Without the windows that never cut a sequence of so many tokens."""
+        cut = [window if window is not None and window < max_model_len else None for window in self.windows]
+        return replace(self, windows=tuple(cut) if any(cut) else ())
+
 
 class SelfAttention(nn.Module):
     """Grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245): num_heads / num_kv_heads query heads share
     one head of K and V, which shrinks the KV cache by that factor."""
 
-    def __init__(self, spec: DecoderSpec, ops: LayerOps, name: str) -> None:
+    def __init__(self, spec: DecoderSpec, ops: LayerOps, name: str, window: int | None = None) -> None:
         super().__init__()
         self.norm_rotary = ops.norm_rotary
         self.num_heads, self.num_kv_heads, self.head_size = spec.num_heads, spec.num_kv_heads, spec.head_size
@@ -71,7 +86,8 @@ class SelfAttention(nn.Module):
         self.qk_norm = None
         if spec.qk_norm:
             self.qk_norm = QKNorm(spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps)
-        self.attn = Attention(spec.num_heads, spec.num_kv_heads, spec.head_size)
+        extras = AttentionExtras(sliding_window=window)
+        self.attn = Attention(spec.num_heads, spec.num_kv_heads, spec.head_size, extras=extras)
 
     def forward(self, x: torch.Tensor, rotary: Rotary, metadata: AttentionMetadata) -> torch.Tensor:
         heads = self.qkv_proj(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_size)
@@ -107,7 +123,8 @@ def make_mlp(spec: DecoderSpec, ops: LayerOps, name: str, layer: int) -> MLP | S
 class DecoderLayer(nn.Module):
     def __init__(self, spec: DecoderSpec, ops: LayerOps, name: str, number: int) -> None:
         super().__init__()
-        self.self_attn = SelfAttention(spec, ops, f"{name}.self_attn")
+        window = spec.windows[number] if spec.windows else None
+        self.self_attn = SelfAttention(spec, ops, f"{name}.self_attn", window)
         self.mlp = make_mlp(spec, ops, f"{name}.mlp", number)
         self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
@@ -143,12 +160,7 @@ class DecoderForCausalLM(nn.Module):
 
     def __init__(self, spec: DecoderSpec, max_model_len: int, ops: LayerOps) -> None:
         super().__init__()
-        self.decoder_spec = spec
-        if spec.sliding_window is not None and spec.sliding_window < max_model_len:
-            raise ModelLoadError(
-                f"sliding_window attention is not supported, got sliding_window={spec.sliding_window}; set "
-                f"max_model_len to {spec.sliding_window} or less (it is {max_model_len}), and the window never cuts"
-            )
+        self.decoder_spec = spec = spec.within(max_model_len)
         self.model = Decoder(spec, max_model_len, ops)
         head = "model.embed_tokens" if spec.tie_word_embeddings else "lm_head"
         self.lm_head = ops.lm_head(spec.hidden_size, spec.vocab_size, ops.linear.for_layer("", [head]))

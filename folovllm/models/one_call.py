@@ -152,7 +152,7 @@ def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> P
         return None
     attention, down = layers[0].self_attn.attn, _products(layers[0])["down"]
     backend, cache = attention.backend, attention.kv_cache
-    if not isinstance(backend, CPUBackend) or cache is None:
+    if not isinstance(backend, CPUBackend) or cache is None or any(layer.self_attn.attn.extras for layer in layers):
         return None
     if (flowing, cache.dtype) not in backend.dtypes or attention.head_size % HEAD_SIZE_STEP:
         return None

@@ -1,8 +1,9 @@
 """Which decoder a configuration asks for: architecture (config.json's "architectures") -> the switches of our decoder.
+What has none is computed by transformers' own code (transformers_model.py).
 
     Qwen3             no biases; q and k are normalised per head
     Qwen2, Qwen2.5    biases on q, k and v
-    Llama 2 and 3.x, Mistral without its sliding window    the plain decoder
+    Llama 2 and 3.x, Mistral    the plain decoder; Mistral's layers have a window, in Qwen some may
     Qwen3-MoE, Qwen2-MoE, Mixtral    Qwen3, Qwen2 and Mistral with experts; Qwen2-MoE has a shared one beside them
 
 vLLM: model_executor/models/registry.py, qwen3.py, qwen2.py, llama.py, qwen3_moe.py, qwen2_moe.py, mixtral.py
@@ -18,6 +19,7 @@ from folovllm.hf_config_checks import check_decoder_config
 from folovllm.layers.moe import ExpertsSpec
 from folovllm.model_files import readable_errors
 from folovllm.models.decoder import DecoderSpec
+from folovllm.models.transformers_model import TransformersSpec, transformers_spec
 
 
 def _qwen3(config: Any) -> dict[str, Any]:
@@ -78,6 +80,23 @@ SWITCHES: dict[str, Callable[[Any], dict[str, Any]]] = {
 _BY_MODEL_TYPE = {name.removesuffix("ForCausalLM").replace("Moe", "_moe").lower(): name for name in SWITCHES}
 
 
+ModelSpec = DecoderSpec | TransformersSpec
+
+
+def model_spec(model_impl: str, config: Any, max_model_len: int) -> ModelSpec:
+    """Of the model that computes a transformers configuration: ours where it can be, with model_impl="auto".
+
+    Raises:
+        ModelLoadError: see decoder_spec() and transformers_spec().
+    """
+    if model_impl == "auto":
+        ours = config.model_type in _BY_MODEL_TYPE or set(config.architectures or ()) & set(SWITCHES)
+        model_impl = "folovllm" if ours else "transformers"
+    if model_impl == "folovllm":
+        return decoder_spec(config).within(max_model_len)
+    return transformers_spec(config, max_model_len)
+
+
 def decoder_spec(config: Any) -> DecoderSpec:
     """The decoder of a transformers configuration: by its architectures, or by model_type where it names none.
 
@@ -103,7 +122,7 @@ def decoder_spec(config: Any) -> DecoderSpec:
         rms_norm_eps=config.rms_norm_eps,
         rope=rope,
         tie_word_embeddings=config.tie_word_embeddings,
-        sliding_window=_sliding_window(config),
+        windows=_windows(config),
         **switches(config),
     )
 
@@ -122,9 +141,11 @@ def _switches_of(config: Any) -> Callable[[Any], dict[str, Any]]:
     )
 
 
-def _sliding_window(config: Any) -> int | None:
-    """How many tokens back attention reaches in some layer; None where every layer sees all of them."""
-    if not getattr(config, "use_sliding_window", True):
-        return None
-    kinds = getattr(config, "layer_types", None)  # Qwen's configurations have it, Mistral's slides in every layer
-    return getattr(config, "sliding_window", None) if kinds is None or "sliding_attention" in kinds else None
+def _windows(config: Any) -> tuple[int | None, ...]:
+    """DecoderSpec.windows, before it is known how long a sequence may get."""
+    window = getattr(config, "sliding_window", None)
+    if window is None or not getattr(config, "use_sliding_window", True):
+        return ()
+    # Qwen's configurations have the layers' kinds, Mistral's window is every layer's.
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)

@@ -49,9 +49,7 @@ class Shard:
             mine = {block: len(columns) for block, columns in self.of_experts.items()}
             experts = replace(experts, size=mine["experts"], shared_size=mine.get("shared_expert", 0))
         size = len(self.columns)
-        return replace(
-            self.whole, intermediate_size=size, num_heads=heads, num_kv_heads=kv_heads, experts=experts
-        )  # fmt: skip
+        return replace(self.whole, intermediate_size=size, num_heads=heads, num_kv_heads=kv_heads, experts=experts)
 
     def cut(self, layer: str, block: str = "mlp") -> tuple[range, int]:
         """Of a layer's outputs, or its inputs if it is one of ROWS: this rank's, and how many there are."""
@@ -65,6 +63,11 @@ class Shard:
         of_kv, size = layer in ("k_proj", "v_proj"), whole.head_size
         heads, count = (self.kv_heads, whole.num_kv_heads) if of_kv else (self.heads, whole.num_heads)
         return range(heads.start * size, heads.stop * size), count * size
+
+
+def kv_heads_of(count: int, rank: int, world_size: int) -> range:
+    """A rank's KV heads of `count`, which divides the number of ranks or is a multiple of it."""
+    return range(rank * count // world_size, -(-(rank + 1) * count // world_size))
 
 
 def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int) -> Shard:
@@ -98,7 +101,7 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
         rank,
         spec,
         heads=part(heads, rank, world_size),
-        kv_heads=part(kv_heads, rank, world_size) or range(head := rank * kv_heads // world_size, head + 1),
+        kv_heads=kv_heads_of(kv_heads, rank, world_size),
         columns=part(spec.intermediate_size, rank, world_size, unit),
         tokens=part(spec.vocab_size, rank, world_size),
         of_experts={block: part(size, rank, world_size, units[block]) for block, size in sizes.items()},

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from folovllm.attention.backend import Attention
 from folovllm.attention.backends.dense import DenseBackend
+from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.linear import PLAIN, Linear, LinearMethod
 from folovllm.layers.quantization.linear import round_rows
@@ -126,9 +127,8 @@ class Passes:
         self.length = length
         with torch.device(device):
             self.rotary = RotaryEmbedding(spec.head_size, length, spec.rope)
-        self.backend = DenseBackend(spec.num_heads, spec.num_kv_heads, spec.head_size, spec.head_size**-0.5)
         # A layer's keys and values are read by that layer alone, so one cache serves all.
-        self.kv_cache = torch.zeros(self.backend.kv_cache_shape(BATCH, length), device=device)
+        self.kv_cache = torch.zeros(2, BATCH, length, spec.num_kv_heads, spec.head_size, device=device)
 
     def batches(self, windows: Sequence[Window], embedding: torch.Tensor) -> list[Batch]:
         starts = range(0, len(windows), BATCH)
@@ -138,7 +138,8 @@ class Passes:
         """Each batch with its hidden states behind `layer`."""
         for module in layer.modules():
             if isinstance(module, Attention):
-                module.bind(self.backend, self.kv_cache)
+                kind = PagedTorchBackend if module.extras else DenseBackend
+                module.bind(module.make_backend(kind), self.kv_cache)
         for batch in batches:
             rotary: Rotary = self.rotary(batch.positions)
             out, residual = layer(batch.states, None, rotary, batch.metadata)

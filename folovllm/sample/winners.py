@@ -7,7 +7,7 @@ import torch
 
 
 def part_winners(logits: torch.Tensor, noise: torch.Tensor, first_token: int) -> torch.Tensor:
-    """[num_rows, 2] float64: each row's largest logit - ln E, and its token. E is `noise`, exponential; ones if greedy."""
+    """[num_rows, 2] float64: each row's largest logit - ln E, and its token. E is `noise`; ones if greedy."""
     best, columns = (logits.double() - noise.double().log()).max(dim=1)
     return torch.stack([best, (columns + first_token).double()], dim=1)
 

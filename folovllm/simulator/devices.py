@@ -14,8 +14,8 @@ and eight cores at 3.5 GHz with two AVX2 units of 8 float32 each make 8 * 3.5e9 
 No program gets all of it. The notes reckon with 4.3 TB/s and 790 TFLOP/s on an H200, shares of 0.9 and 0.8. They are
 taken for all GPUs. A CPU gets 0.7 of what was probed (docs/benchmarks/data/decode-roofline.json: 0.67 to 0.78).
 
-A sum over several devices (all-reduce) goes the shorter of two ways, with latencies fitted to vLLM's measurements on four
-H100s (its pull requests 24111 and 24532; on two, 7 us for 0.5 MiB in one shot). Without NVLink 20 us are assumed:
+A sum over several devices (all-reduce) goes the shorter of two ways, with latencies fitted to vLLM's measurements on
+four H100s (its pull requests 24111 and 24532; on two, 7 us for 0.5 MiB in one shot). Without NVLink 20 us are assumed:
 
                                                                      0.5 MiB   measured   4 MiB   measured
     one shot   6 us  + (devices - 1) * bytes / link                  9.5 us    10         34      38

@@ -24,9 +24,9 @@ class BlockMover:
 
     def __init__(self, kv_cache: KVCache, num_swap_blocks: int) -> None:
         self.device_tensors = kv_cache.tensors
-        first = kv_cache.tensors[0]
-        shape = (2, num_swap_blocks + 1, *first.shape[2:])
-        self.swap_tensors = [torch.empty(shape, dtype=first.dtype) for _ in kv_cache.tensors]
+        self.swap_tensors = [
+            torch.empty((2, num_swap_blocks + 1, *each.shape[2:]), dtype=each.dtype) for each in kv_cache.tensors
+        ]
 
     def move(self, scheduled: SchedulerOutput) -> None:
         _copy(self.device_tensors, self.swap_tensors, scheduled.blocks_to_swap_out)

@@ -12,7 +12,8 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.backends.int8 import SCALE_BYTES
-from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
+from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.registry import ModelSpec
 from folovllm.utils.recycled_memory import empty_in_huge_pages
 
 
@@ -30,15 +31,19 @@ class KVCache:
         device: torch.device,
     ) -> None:
         self.layers = model.attention_layers
-        first = self.layers[0]
-        self.backend = backend(first.num_heads, first.num_kv_heads, first.head_size, first.scale)
         self.num_blocks, self.block_size = num_blocks, block_size
-        shape = self.backend.kv_cache_shape(num_blocks, block_size)
+        made: dict[tuple[object, ...], AttentionBackend] = {}
         for layer in self.layers:
+            kind = (layer.num_heads, layer.num_kv_heads, layer.head_size, layer.scale, layer.extras)
+            # Layers that compute the same share a backend, and what it works out once a step. Sinks are a layer's own.
+            of_layer = made.setdefault((*kind, id(layer.extras.sinks)), layer.make_backend(backend))
+            shape = of_layer.kv_cache_shape(num_blocks, block_size)
             # Not cleared: no token is ever read before it has been written.
             on_cpu = device.type == "cpu"
             tensor = empty_in_huge_pages(shape, dtype) if on_cpu else torch.empty(shape, dtype=dtype, device=device)
-            layer.bind(self.backend, tensor)
+            layer.bind(of_layer, tensor)
+        self.backend = next(iter(made.values()))
+        """The first layer's."""
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -50,7 +55,7 @@ class KVCache:
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
-def kv_bytes_per_token(spec: DecoderSpec, dtype: torch.dtype) -> int:
+def kv_bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
     """Keys and values of one token in all layers."""
-    head_bytes = spec.head_size * dtype.itemsize + (SCALE_BYTES if dtype == torch.int8 else 0)
-    return 2 * spec.num_layers * spec.num_kv_heads * head_bytes
+    scale_bytes = SCALE_BYTES if dtype == torch.int8 else 0
+    return 2 * sum(num_heads * (size * dtype.itemsize + scale_bytes) for num_heads, size in spec.kv_heads)

@@ -216,17 +216,18 @@ def _check_alike(where: str, pages: dict[str, Page]) -> None:
 def solved_tree(course: Course, number: int, exercises: list[Exercise] | None = None) -> Snapshot:
     """The milestone's tree with the files that open tasks bring. exercises: the milestone's, where they are known."""
     row = load_exercises(course.snapshot, number) if exercises is None else exercises
-    return {**course.tree(number), **_brought(row)}
+    return {**course.tree(number), **brought(row)}
 
 
-def _brought(exercises: list[Exercise]) -> dict[str, File]:
+def brought(exercises: list[Exercise]) -> dict[str, File]:
+    """The files that open tasks bring, with our solutions."""
     return {e.file: e.files[OWN] for e in exercises if OWN in e.files}
 
 
 def exercise_problems(exercises: list[Exercise], tree: Snapshot) -> list[str]:
     """Exercises that do not fit the milestone's tree, one line each."""
     found = []
-    tree = {**tree, **_brought(exercises)}
+    tree = {**tree, **brought(exercises)}
     for exercise in exercises:
         where = f"{LABS}/{exercise.id}"
         if exercise.file not in tree:

@@ -23,7 +23,7 @@ from pathlib import Path
 from milestones.chain import Course
 from milestones.fork_server import serving
 from milestones.labs.answers import FILE, Answer, answer_of, write_answers
-from milestones.labs.exercise import BEST, LABS, Exercise, exercise_problems, load_exercises, solved_tree
+from milestones.labs.exercise import BEST, LABS, Exercise, brought, exercise_problems, load_exercises, solved_tree
 from milestones.labs.grade import INSIDE, Grade, grade
 from milestones.labs.mutants import Mutant, equivalents, mutants
 from milestones.labs.onward import is_same
@@ -138,7 +138,7 @@ def _write_package(folder: Path, course: Course, number: int) -> _Package:
 
 def blanked_tree(tree: Snapshot, exercises: list[Exercise]) -> dict[str, File]:
     """`tree` with these exercises emptied."""
-    blanked = dict(tree)
+    blanked = {**tree, **brought(exercises)}
     for exercise in exercises:
         text = blanked[exercise.file].data.decode("utf-8")
         file = blanked[exercise.file]

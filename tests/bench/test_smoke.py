@@ -35,6 +35,8 @@ COMMANDS = {
     "attention": ["--shape", "qwen3-tiny", *ROUNDS, "--dtypes", "float32", "--batch-sizes", "1", "--contexts", "16"],
     "kvcache": ["--model", "embedded", "--texts", "2", "--length", "12"],
     "timeline": ["--gpu", "h100"],
+    "collectives": ["--calls", "10"],
+    "ranks": [*TINY, *ROUNDS, "--batch-sizes", "1", "--context", "8", "--steps", "10"],
 }
 KEYS = [
     "name", "title", "command", "seed", "versions", "hardware", "date", "columns", "rows", "samples", "spread",

@@ -1,4 +1,4 @@
-"""A sliding window that never cuts: the model runs up to the window's length, and no further."""
+"""A sliding window: each query sees so many keys, its own among them, in the layers that have one."""
 
 from __future__ import annotations
 
@@ -6,38 +6,66 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig
 
-from folovllm import LLMEngine, ModelConfig, ModelLoadError, SamplingParams
+from folovllm import CacheConfig, LLMEngine, ModelConfig, SamplingParams, SchedulerConfig
+from folovllm.attention.backend import Attention
 from tests.helpers import hf_greedy, make_hf_folder
 
-PROMPT = [5, 99, 17, 3, 200, 41]
+WINDOW = 8
+PROMPTS = [[5, 99, 17, 3, 200, 41], [7], list(range(30, 60))]
 
 
-def tokens(folder, max_tokens, max_model_len):
+@pytest.fixture(params=["qwen2", "mistral"])
+def folder(request, tmp_path):
+    """Qwen's last layer has a window, all of Mistral's have one."""
+    if request.param == "qwen2":
+        over = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+        return make_hf_folder(tmp_path, "qwen2", **over)
+    values = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": None, "bos_token_id": None}
+    config = MistralConfig(**values, **heads, max_position_embeddings=512, sliding_window=WINDOW)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "mistral")
+    return tmp_path / "mistral"
+
+
+def tokens(folder, max_model_len=64, max_num_batched_tokens=16, **model):
     config = ModelConfig(
-        str(folder), dtype="float32", device="cpu", skip_tokenizer_init=True, max_model_len=max_model_len
+        str(folder), dtype="float32", device="cpu", skip_tokenizer_init=True, max_model_len=max_model_len, **model
     )
-    engine = LLMEngine(config)
-    engine.add_request("r", {"prompt_token_ids": PROMPT}, SamplingParams(temperature=0, max_tokens=max_tokens))
+    cache = CacheConfig(block_size=4, num_kv_blocks=60, enable_prefix_caching=True)
+    limits = SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=4, enable_chunked_prefill=True)
+    engine, found = LLMEngine(config, cache, limits), {}
+    for number, prompt in enumerate(PROMPTS):
+        engine.add_request(str(number), {"prompt_token_ids": prompt}, SamplingParams(temperature=0, max_tokens=12))
     while engine.has_unfinished_requests():
-        outputs = engine.step()
-    return outputs[0].outputs[0].token_ids
+        for output in engine.step():
+            found[int(output.request_id)] = output.outputs[0].token_ids
+    return [found[number] for number in range(len(PROMPTS))]
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "mistral"])
-def test_a_sliding_window_runs_within_it(kind, tmp_path):
-    """Up to its last position: a token sees as many as the window has, itself among them."""
-    window = 32
-    if kind == "qwen2":
-        over = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 1}
-        folder = make_hf_folder(tmp_path, "qwen2", **over)
-    else:
-        values = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": None, "bos_token_id": None}
-        folder = tmp_path / "mistral"
-        config = MistralConfig(**values, **heads, max_position_embeddings=512, sliding_window=window)
-        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+def oracle_tokens(folder):
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    more = window - len(PROMPT)
-    assert tokens(folder, more, window) == hf_greedy(oracle, PROMPT, more)
-    with pytest.raises(ModelLoadError, match=rf"sliding_window={window}; set max_model_len to {window} or less"):
-        tokens(folder, 1, window + 1)
+    return [hf_greedy(oracle, prompt, 12) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("backend", [None, "paged_torch"])
+def test_tokens_behind_a_window_are_hugging_faces(folder, backend):
+    """The longest prompt is computed in chunks, of which each begins behind keys that its queries do not see."""
+    assert tokens(folder, attention_backend=backend) == oracle_tokens(folder)
+
+
+def test_without_the_window_they_are_others(folder, monkeypatch):
+    init = Attention.__init__
+    monkeypatch.setattr(Attention, "__init__", lambda *args, extras=None: init(*args))
+    assert tokens(folder) != oracle_tokens(folder)
+
+
+def test_a_window_that_never_cuts_leaves_the_layers_in_one_call(folder):
+    config = ModelConfig(str(folder), dtype="float32", skip_tokenizer_init=True, max_model_len=WINDOW)
+    assert not any(layer.extras for layer in LLMEngine(config).runner.model.attention_layers)
+
+
+def test_what_knows_no_window_is_refused_by_name(folder):
+    with pytest.raises(ValueError, match=r"^attention_backend 'dense' cannot compute this model: it has no slid"):
+        tokens(folder, attention_backend="dense")
+    with pytest.raises(ValueError, match=r"^batch_invariant=True cannot be kept with sliding windows"):
+        tokens(folder, batch_invariant=True)

@@ -149,7 +149,7 @@ def test_recording_runs_each_size_once_before_and_the_largest_first(
         said.append(len(args[0]))
 
     @contextmanager
-    def recording(graph: object, pool: object) -> Any:
+    def recording(graph: object, pool: object, **_: object) -> Any:
         nonlocal taken, kept
         give_back()
         said.append(("begin", pool))

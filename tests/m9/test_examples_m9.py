@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.helpers import run_example
 from tests.m9.support import RankThread
 
-NAMES = ["m9_two_ranks.py"]
+NAMES = ["m9_two_ranks.py", "m9_winners.py"]
 
 
 def test_every_example_of_the_milestone_is_tried() -> None:
@@ -23,3 +23,9 @@ def test_ranks_have_halves_and_the_same_tokens_come_out(rank_threads: list[RankT
     steps, sums = (int(number) for number in re.search(r"(\d+) steps, (\d+) sums", text).groups())
     assert sums == 9 * steps  # of four layers
     assert "the same tokens as one rank's: True" in text
+
+
+def test_winners_of_the_parts_draw_the_same_tokens_as_all_logits() -> None:
+    drawn = re.findall(r"tokens by .*?: +(\[.*\])", run_example(NAMES[1]))
+    assert len(drawn) == 2
+    assert drawn[0] == drawn[1]

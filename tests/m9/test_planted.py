@@ -54,8 +54,8 @@ def logits_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
 def heads_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
     cut = Shard.cut
 
-    def swapped(self: Shard, layer: str) -> tuple[range, int]:
-        mine, count = cut(self, layer)
+    def swapped(self: Shard, layer: str, *block: str) -> tuple[range, int]:
+        mine, count = cut(self, layer, *block)
         if layer == "o_proj":
             return range((mine.start + count // 2) % count, (mine.start + count // 2) % count + len(mine)), count
         return mine, count

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -245,3 +246,20 @@ def test_threads_that_build_models_leave_torchs_default_dtype() -> None:
     left.set()
     thread.join(GUARD)
     assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.exhaustive
+def test_ranks_end_when_rank_0_is_killed() -> None:
+    """Even with SIGKILL, after which it can tell nobody: their sockets close."""
+    program = (
+        "from folovllm import LLM; llm = LLM(tensor_parallel_size=2, dtype='float32', device='cpu', max_model_len=64); "
+        "print(llm.engine.runner.group.links[1].process.pid, flush=True); input()"
+    )
+    pipe = subprocess.PIPE
+    rank_0 = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
+    assert rank_0.stdout is not None
+    other = os.pidfd_open(int(rank_0.stdout.readline()))
+    rank_0.kill()
+    rank_0.communicate()
+    assert select.select([other], [], [], GUARD)[0] == [other]
+    os.close(other)

@@ -59,7 +59,7 @@ def test_the_first_green_is_one_start_one_check_and_one_expression(
     assert (seen.count("save a file"), seen.count("✔ solved"), "exercise 1 of" in seen) == (1, 1, True)
 
 
-@pytest.mark.parametrize("number", range(9))
+@pytest.mark.parametrize("number", range(11))
 def test_a_milestone_begins_with_five_minutes(number: int) -> None:
     """One function with one expression, on the milestone's way, before all that takes longer."""
     course = Course.load(working_tree(ROOT))

@@ -82,7 +82,7 @@ def test_few_bytes_are_summed_in_one_shot_and_many_in_a_ring():
 
 
 def test_a_sum_on_h100s_takes_what_vllm_measured():
-    """0.5 MiB took 7 us on two and 10 on four, in one shot; 4 MiB took 38 and 39 on four (pull requests 24111, 24532)."""
+    """0.5 MiB took 7 us on two and 10 on four, in one shot; 4 MiB took 38 and 39 on four (pulls 24111, 24532)."""
     h100 = find_device("h100")
     found = [1e6 * h100.all_reduce_seconds(size * 2**20, n) for size, n in ((0.5, 2), (0.5, 4), (4, 4))]
     assert found == pytest.approx([7, 10, 38], rel=0.15)

@@ -28,10 +28,10 @@ import torch.distributed as dist
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.bench.options import add_number, add_output
 from folovllm.bench.report import Line, Report
+from folovllm.config import EngineConfig, ModelConfig, ParallelConfig
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.distributed.collectives import memory_bytes
-from folovllm.distributed.launch import join
-from folovllm.distributed.link import Link
+from folovllm.distributed.parallel_state import Link, join
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.cpu_kernels import unavailable_reason
@@ -42,7 +42,7 @@ SIZES = (1024, 16_384, 524_288)
 """Of the vectors that are added, in float32 numbers: 8 tokens of the embedded model have 1,024."""
 SEQS, TOKENS, BLOCK_SIZE = 32, 500, 16
 ROWS, HALF = 8, 151_936 // 2
-TIMEOUT = 30  # seconds
+CONFIG = EngineConfig(ModelConfig("embedded"), parallel_config=ParallelConfig(2))
 Calls = list[tuple[str, str, int, Callable[[], object]]]
 """Kind, what, bytes, and the call itself."""
 
@@ -87,8 +87,9 @@ def second_rank(connection: socket.socket, store: str, count: int) -> None:
 
 def together(rank: int, connection: socket.socket, memory: int, store: str) -> Calls:
     torch.set_num_threads(1)
-    both = partial(join, rank, 2, {1 - rank: Link(connection)})
-    shared, gloo = (both(way, torch.device("cpu"), TIMEOUT, in_order=True) for way in (memory, dist.FileStore(store, 2)))
+    links, cpu = {1 - rank: Link(connection)}, torch.device("cpu")
+    both = os.fdopen(memory, "r+b"), dist.FileStore(store, 2)
+    shared, gloo = (join(rank, links, way, cpu, CONFIG) for way in both)  # a group that is gone closes its links
     calls: Calls = []
     for what, group in (("a sum in shared memory", shared), ("a sum by gloo", gloo)):
         for size in SIZES:

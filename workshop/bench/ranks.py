@@ -17,7 +17,7 @@ from folovllm.bench.contestant import make_engine
 from folovllm.bench.options import add_batch_sizes, add_common, add_model, add_number, source
 from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.workload import progress_bar, vocab_size
-from folovllm.distributed import launch
+from folovllm.engine import ranks as starting
 from folovllm.engine.llm_engine import LLMEngine
 from workshop.bench.decode import BLOCK_SIZE, DecodingBatch
 
@@ -43,13 +43,14 @@ def run(args: argparse.Namespace) -> Report:
         engines = {}
         for (ranks, sums), reason in WAYS.items():
             tick(f"loading: {ranks}, {sums}")
-            with patch.object(launch, "unavailable_reason", lambda reason=reason: reason):
+            with patch.object(starting, "unavailable_reason", lambda reason=reason: reason):
                 engines[ranks, sums] = make_engine(model, args.dtype, "cpu", tensor_parallel_size=ranks, **sizes)
         vocab = vocab_size(model)
         for requests in args.batch_sizes:
             tick(f"{requests} requests")
             lines += _measure(engines, requests, vocab, args)
-    notes = [f"The fastest tenth of {args.steps} steps, the median of {args.rounds} rounds; all sequences decode, greedy."]
+    each = f"The fastest tenth of {args.steps} steps, the median of {args.rounds} rounds"
+    notes = [f"{each}; all sequences decode, greedy."]
     return Report.of(args, f"Decode steps with one rank and with two, {model.label}", COLUMNS, lines, notes)
 
 

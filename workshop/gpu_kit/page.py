@@ -47,6 +47,7 @@ TABLES: list[tuple[str, str, list[Column], int | None]] = [
     ),
     ("Decode steps", "decode", DECODE, 0),
     ("Draft tokens", "speculation", SPECULATION, 1),
+    ("Ranks", "ranks", ["what", "batch", "step_ms", "predicted_ms", "same_tokens"], None),
 ]
 WEIGHTS = ("dtype", "requests", "prefill_tokens_per_s", "decode_tokens_per_s", "roofline")
 STARTUP = ("imports_s", "build_s", "check_s", "check_again_s", "first_token_s", "ready_s", "later_first_token_ms")

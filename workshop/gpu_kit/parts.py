@@ -7,7 +7,8 @@ together, the first part's too, are less than the minutes that the kit has: it e
 what takes no longer than its need is never cut.
 
 Needs are a little more than what an H200's machine with 16 cores took. Those of `attention` and `prefill`, which are
-smaller now, and of `beside` are reckoned; 40 s are for a machine whose disk is cold.
+smaller now, and of `ranks` are reckoned; `beside`, the last, has what the others leave; 40 s are for a machine whose
+disk is cold.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ SIZES = {
         "--batch-sizes 1 8 32 --input-len 128 --output-len 128 --rounds 3",
         "--batch-sizes 1 --input-len 8 --output-len 6 --rounds 1",
     ),
+    "ranks": ("--sizes 1 64", "--sizes 1 2 --context 8 --steps 2"),
     "preset": ("--rounds 1", "--rounds 1 --num-requests 4 --input-len 12 --output-len 8"),
     # 35% of 80 GB hold the 169,000 tokens that are there at once; the peer reserves for all 277,000, 32 GB.
     "beside": (
@@ -173,6 +175,7 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
         *map(weights, WEIGHTS),
         bench("speculation", "draft tokens against none", f"speculation {typed} {sizes['speculation']}", 60, 26),
         *map(without, WITHOUT),
+        part("ranks", "a share, a group of one, two ranks", f"workshop.gpu_kit.ranks {typed} {sizes['ranks']}", 50, 20),
         bench("prefill", "prefill attention", f"attention --prefill {sizes['prefill']} {on}", 40, 24),
         part("start-cold", "start-up, nothing compiled", startup, 60, 27, env=compiled),
         part("start-warm", "start-up, all compiled", startup, 40, 18, env=compiled),
@@ -181,7 +184,7 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
             under=sanitizer(device), env=interpreted,
         ),
         bench(
-            "beside", "the workload beside Hugging Face's continuous batching", beside, 100, 38, may_refuse=True
+            "beside", "the workload beside Hugging Face's continuous batching", beside, 100, 20, may_refuse=True
         ),
     ]  # fmt: skip
     return [replace(part, limit=slack(device) * part.limit, need=slack(device) * part.need) for part in parts]

@@ -9,6 +9,8 @@ vLLM: v1/attention/backends/cpu_attn.py, csrc/cpu/cpu_attn.cpp
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
@@ -48,7 +50,7 @@ class Lists:
 
 class CPUBackend(PagedTorchBackend):
     """Float32 queries on a float32 or bfloat16 cache, or both bfloat16; heads of a multiple of 16. Whatever else comes
-    is read as PagedTorchBackend reads it."""
+    is read as PagedTorchBackend reads it, and so is a layer with extras."""
 
     name = "cpu"
     lists_class = Lists
@@ -56,8 +58,8 @@ class CPUBackend(PagedTorchBackend):
         (torch.float32, torch.float32), (torch.float32, torch.bfloat16), (torch.bfloat16, torch.bfloat16)
     )  # fmt: skip
 
-    def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
-        super().__init__(num_heads, num_kv_heads, head_size, scale)
+    def __init__(self, *shape: Any) -> None:
+        super().__init__(*shape)
         self._lists: Lists | None = None
 
     @classmethod
@@ -71,7 +73,7 @@ class CPUBackend(PagedTorchBackend):
             super().write(k, v, kv_cache, slot_mapping)
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        if not self._suits(q, kv_cache):
+        if self.extras or not self._suits(q, kv_cache):
             return super().forward(q, kv_cache, metadata)
         lists, out = self.lists(metadata), RESULTS.empty(q.shape, q.dtype)
         where = (lists.seq_lens, lists.block_tables, self.scale, out)

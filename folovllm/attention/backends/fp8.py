@@ -19,6 +19,7 @@ vLLM: config/cache.py (cache_dtype="fp8", with scales of 1.0 unless the checkpoi
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -41,8 +42,8 @@ class PagedFp8Backend(PagedTorchBackend):
     name = "paged_fp8"
     stores_as_is = False
 
-    def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
-        super().__init__(num_heads, num_kv_heads, head_size, scale)
+    def __init__(self, *shape: Any) -> None:
+        super().__init__(*shape)
         self._moved: tuple[AttentionMetadata, torch.Tensor, AttentionMetadata] | None = None
 
     def write(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:

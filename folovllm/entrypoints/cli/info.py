@@ -64,17 +64,22 @@ def _kv_cache(model: str | None, device: Any) -> dict[str, Any]:
     from folovllm.engine.budgets import resolve_scheduler_config
     from folovllm.hf_config import load_hf_config
     from folovllm.model_loader import resolve_dtype, resolve_max_model_len
-    from folovllm.models.registry import decoder_spec
+    from folovllm.models.decoder import DecoderSpec
+    from folovllm.models.registry import model_spec
     from folovllm.worker.kv_cache import kv_bytes_per_token
     from folovllm.worker.memory import size_kv_cache
 
     config = EngineConfig.from_kwargs(model=model)
     hf_config = load_hf_config(config.model_config)
-    limits = resolve_scheduler_config(config.scheduler_config, resolve_max_model_len(hf_config, None))
-    token_bytes = kv_bytes_per_token(decoder_spec(hf_config), resolve_dtype(config.model_config, hf_config, device))
+    longest = resolve_max_model_len(hf_config, None)
+    limits = resolve_scheduler_config(config.scheduler_config, longest)
+    spec = model_spec(config.model_config.model_impl, hf_config, longest)
+    token_bytes = kv_bytes_per_token(spec, resolve_dtype(config.model_config, hf_config, device))
     size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step=lambda: 0)
     same = {name: getattr(size, name) for name in ("num_blocks", "block_size", "num_swap_blocks")}
-    return {"model": config.model_config.model, "token_bytes": token_bytes, **same, "text": str(size)}
+    impl = "folovllm" if isinstance(spec, DecoderSpec) else "transformers"
+    named = {"model": config.model_config.model, "model_impl": impl}
+    return {**named, "token_bytes": token_bytes, **same, "text": str(size)}
 
 
 def _auto_dtype(checkpoint: str, device: Any) -> str:
@@ -135,6 +140,7 @@ def _print(data: dict[str, Any]) -> None:
     facts.add_row('dtype "auto"', ", ".join(choices))
     cache = data["kv_cache"]
     facts.add_row("KV cache", f"{cache['model']}: {cache['text']}")
+    facts.add_row("model_impl", cache["model_impl"])
     console.print(facts)
 
     table = Table("runs", "", "with", box=None, pad_edge=False)

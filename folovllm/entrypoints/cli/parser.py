@@ -28,6 +28,7 @@ HELP = {
     "device": "cpu, cuda or cuda:<index> (default: cuda where torch finds a GPU, else cpu)",
     "max_model_len": "longest prompt and output together, in tokens (default: the model's own)",
     "load_format": "auto, or dummy: random weights of the model's shape",
+    "model_impl": "folovllm: our decoder; transformers: its own code, with our attention; auto: ours where it can be",
     "skip_tokenizer_init": "load no tokenizer: prompts are token ids, and there is no text",
     "attention_backend": "what computes attention; folovllm info lists them (default: the fastest that can run)",
     "enforce_eager": "no CUDA graphs; on a CPU, layer by layer",

@@ -11,8 +11,8 @@ def step(order=None):
     """A decode at position 9, and three tokens of a prompt: block tables of three."""
     metadata = AttentionMetadata(
         torch.tensor([0, 1, 4], dtype=INT), torch.tensor([10, 3], dtype=INT), torch.tensor([41, 8, 9, 10]),
-        torch.tensor([[5, 6, 10], [2, 0, 0]], dtype=INT), max_query_len=3, max_seq_len=11, num_decodes=1, decode_order=order,
-        last_rows_only=True,
+        torch.tensor([[5, 6, 10], [2, 0, 0]], dtype=INT), max_query_len=3, max_seq_len=11, num_decodes=1,
+        decode_order=order, last_rows_only=True,
     )  # fmt: skip
     return torch.tensor([7, 20, 21, 22]), torch.tensor([9, 0, 1, 2]), metadata
 

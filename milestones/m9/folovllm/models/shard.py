@@ -56,6 +56,11 @@ class Shard:
         return range(heads.start * size, heads.stop * size), count * size
 
 
+def kv_heads_of(count: int, rank: int, world_size: int) -> range:
+    """A rank's KV heads of `count`, which divides the number of ranks or is a multiple of it."""
+    return range(rank * count // world_size, -(-(rank + 1) * count // world_size))
+
+
 def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int) -> Shard:
     """linear: what makes the whole model's products, which says where a weight may be cut. Raises ValueError: the model
     cannot be cut into so many parts, by tensor_parallel_size."""
@@ -80,7 +85,7 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
         rank,
         spec,
         heads=part(heads, rank, world_size),
-        kv_heads=part(kv_heads, rank, world_size) or range(head := rank * kv_heads // world_size, head + 1),
+        kv_heads=kv_heads_of(kv_heads, rank, world_size),
         columns=part(spec.intermediate_size, rank, world_size, unit),
         tokens=part(spec.vocab_size, rank, world_size),
     )

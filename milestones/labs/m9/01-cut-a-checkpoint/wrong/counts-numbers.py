@@ -5,7 +5,7 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
         return None if shard.rank else everything
     if layer.endswith("norm") or kind in ("weight_shape", "inv_freq") or (kind == "g_idx" and not by_inputs):
         return everything
-    mine, count = shard.cut(layer)
+    mine, _count = shard.cut(layer)
     dim = 0 if len(shape) == 1 else int(by_inputs != (kind in TURNED))
     size = shape[dim]
     if size == 1 and by_inputs:  # one group for a whole row

@@ -1,5 +1,5 @@
 def unpack_step(numbers: list[int], flat: torch.Tensor) -> Arrays:
-    _, num_seqs, max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, last_rows_only = numbers
+    _, _num_seqs, _max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, last_rows_only = numbers
     input_ids, positions, slots, starts, lens, tables, order = flat.split(step_sizes(numbers))
     metadata = AttentionMetadata(
         query_start_loc=starts.int(), seq_lens=lens.int(), slot_mapping=slots,

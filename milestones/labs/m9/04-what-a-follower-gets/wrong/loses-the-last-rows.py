@@ -1,10 +1,10 @@
 def unpack_step(numbers: list[int], flat: torch.Tensor) -> Arrays:
-    _, num_seqs, max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, last_rows_only = numbers
+    _, num_seqs, max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, _last_rows_only = numbers
     input_ids, positions, slots, starts, lens, tables, order = flat.split(step_sizes(numbers))
     metadata = AttentionMetadata(
         query_start_loc=starts.int(), seq_lens=lens.int(), slot_mapping=slots,
         block_tables=tables.view(num_seqs, max_blocks).int(), max_query_len=max_query_len, max_seq_len=max_seq_len,
         num_decodes=num_decodes, decode_order=None if num_ordered < 0 else order.int(),
-        
+
     )  # fmt: skip
     return input_ids, positions, metadata

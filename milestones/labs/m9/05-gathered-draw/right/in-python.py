@@ -12,6 +12,6 @@ def part_winners(logits: torch.Tensor, noise: torch.Tensor, first_token: int) ->
 def draw_winners(winners: list[torch.Tensor]) -> torch.Tensor:
     tokens = []
     for row in zip(*(part.tolist() for part in winners), strict=True):
-        score, token = max(row, key=lambda pair: (pair[0], -pair[1]))
+        _score, token = max(row, key=lambda pair: (pair[0], -pair[1]))
         tokens.append(int(token))
     return torch.tensor(tokens)

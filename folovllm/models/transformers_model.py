@@ -1,0 +1,254 @@
+"""Any decoder of transformers, computed by its own modelling code with our paged attention inside.
+
+    input_ids [num_tokens] ─▶ [1, num_tokens] ─▶ transformers' modules ─▶ hidden [num_tokens, hidden]
+                                                     │        ▲
+                              AttentionInterface["folovllm"]: Attention ─▶ our KV cache
+
+transformers takes a batch of one row, in which all sequences follow one another, and asks for attention by a name.
+Under that name is a function of ours. What tells the sequences apart, AttentionMetadata, reaches it as an argument.
+
+What a model needs of attention is not read off its configuration: each kind of model has other names there. One token
+is sent through, on the meta device before any weight is read, and each layer's call says it: heads, sizes, scale,
+window, soft-cap, sinks. What would be computed wrongly is refused by name: layers that ask for no attention, masks that
+a model makes itself, a window that a layer does not tell its attention, logits that are made in an unknown way.
+
+vLLM: model_executor/models/transformers/base.py
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from folovllm.attention.backend import Attention, AttentionExtras
+from folovllm.attention.metadata import AttentionMetadata
+from folovllm.config import ModelConfig
+from folovllm.errors import ModelLoadError
+from folovllm.model_loader import ModelLoader
+from folovllm.utils.checks import wrong
+from folovllm.utils.devices import total_memory_bytes
+
+NAME = "folovllm"
+Asked = dict[str, Any]
+"""What a layer says beside q, k and v, by transformers' names."""
+Attend = Callable[[nn.Module, torch.Tensor, torch.Tensor, torch.Tensor, Asked], torch.Tensor]
+# Tensors among it that change nothing of attention, or are taken care of.
+KNOWN_TENSORS = ("position_ids", "cache_position", "s_aux")
+# RoPE whose angles depend on how long the longest sequence of a batch is, beyond the length that was trained.
+ROPE_BY_LENGTH = ("dynamic", "longrope")
+
+
+class _KeptArgumentsError(Exception):
+    """A module's layer did not hand on the arguments that it does not know."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(f"{type(module).__name__} is given no arguments of others")
+        self.module = module
+
+
+def paged_attention(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None, *, attend: Attend | None = None, **asked: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """transformers' attention interface: [1, heads, num_tokens, size] in, [1, num_tokens, heads, size] out."""
+    if attend is None:
+        raise _KeptArgumentsError(module)
+    return attend(module, query, key, value, {**asked, "attention_mask": attention_mask})[None], None
+
+
+@dataclass(frozen=True)
+class TransformersSpec:
+    """What the engine must know of such a model before it has weights; as DecoderSpec has it."""
+
+    vocab_size: int
+    num_parameters: int
+    layers: tuple[Attention, ...]
+
+    @property
+    def has_extras(self) -> bool:
+        return any(layer.extras for layer in self.layers)
+
+    @property
+    def kv_heads(self) -> list[tuple[int, int]]:
+        return [(layer.num_kv_heads, layer.head_size) for layer in self.layers]
+
+
+def transformers_spec(hf_config: Any, max_model_len: int) -> TransformersSpec:
+    """Of a model that has shapes and no weights.
+
+    Raises:
+        ModelLoadError: transformers has no such decoder, or it cannot be computed here; the text says why.
+    """
+    from transformers import AttentionInterface, AutoModelForCausalLM
+
+    AttentionInterface.register(NAME, paged_attention)
+    with _refusals(hf_config, "one token does not pass through it"), torch.device("meta"):
+        own = copy.deepcopy(hf_config)
+        # Some products have shapes on the meta device in bfloat16 alone.
+        hf = AutoModelForCausalLM.from_config(own, dtype=torch.bfloat16, attn_implementation=NAME)
+        for module in hf.modules():
+            if getattr(module, "rope_type", None) in ROPE_BY_LENGTH:
+                module.rope_type = "default"  # else it reads the positions, which have no values here
+        return TransformersForCausalLM(hf.eval(), max_model_len).decoder_spec
+
+
+def load_transformers_model(
+    model_config: ModelConfig, spec: TransformersSpec, max_model_len: int, dtype: torch.dtype, device: torch.device
+) -> TransformersForCausalLM:
+    """With its weights, or random ones.
+
+    Raises:
+        ModelLoadError: the device cannot hold them, or the checkpoint is not this model's; the text says why.
+    """
+    weights, memory = spec.num_parameters * dtype.itemsize, total_memory_bytes(device)
+    if weights > memory:
+        raise ModelLoadError(f"the weights take {weights / 2**30:.1f} GiB, {device} has {memory / 2**30:.1f}")
+    if device.type == "cuda" and len(set(spec.kv_heads)) > 1:
+        raise ModelLoadError("heads of K and V must be as many and as large in every layer on CUDA; give device='cpu'")
+    return TransformersForCausalLM(ModelLoader(model_config, attn_implementation=NAME).load(device), max_model_len)
+
+
+class TransformersForCausalLM(nn.Module):
+    """A model of transformers, in evaluation mode, with the methods that the engine calls of DecoderForCausalLM."""
+
+    def __init__(self, hf: Any, max_model_len: int) -> None:
+        super().__init__()
+        self.hf, self.max_model_len = hf, max_model_len
+        self.config = hf.config.get_text_config()
+        self.head = hf.get_output_embeddings()
+        self._layers: dict[nn.Module, Attention] = {}
+        """By the module of transformers that calls it, in the order of the calls."""
+        self._attend: Attend = self._record
+        """Of the forward that runs."""
+        _check_ropes(self.config, max_model_len)
+        self._send_one_token()
+        _check_layers(self.config, list(self._layers.values()), max_model_len)
+        parameters = sum(parameter.numel() for parameter in hf.parameters())
+        self.decoder_spec = TransformersSpec(self.head.weight.shape[0], parameters, tuple(self.attention_layers))
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        """As DecoderForCausalLM.forward()."""
+        return self._run(self.hf.base_model, input_ids, positions, partial(self._compute, metadata))[0][0]
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """As DecoderForCausalLM.compute_logits(); what comes behind the head has three names in transformers."""
+        logits = self.head(hidden)
+        if (scale := getattr(self.config, "logit_scale", None)) is not None:
+            logits = logits * scale
+        if (divisor := getattr(self.config, "logits_scaling", None)) is not None:
+            logits = logits / divisor
+        if (cap := getattr(self.config, "final_logit_softcapping", None)) is not None:
+            logits = cap * torch.tanh(logits / cap)
+        return logits  # type: ignore[no-any-return]
+
+    @property
+    def attention_layers(self) -> list[Attention]:
+        return list(self._layers.values())
+
+    def _run(self, model: nn.Module, input_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> Any:
+        self._attend = attend
+        return model(input_ids=input_ids[None], position_ids=positions[None], use_cache=False, attend=attend)
+
+    def _compute(
+        self, metadata: AttentionMetadata, module: nn.Module, query: torch.Tensor, key: torch.Tensor,
+        value: torch.Tensor, asked: Asked,
+    ) -> torch.Tensor:  # fmt: skip
+        """[num_tokens, heads, value_size]. Heads of K and V have one size in the cache: zeros fill up the smaller."""
+        layer = self._layers[module]
+        heads = [F.pad(x[0].transpose(0, 1), (0, layer.head_size - x.shape[-1])) for x in (query, key, value)]
+        q, k, v = (x.contiguous() for x in heads)
+        return layer(q, k, v, metadata)[..., : value.shape[-1]]  # type: ignore[no-any-return]
+
+    @torch.inference_mode()
+    def _send_one_token(self) -> None:
+        """Fills `_layers`. With weights in place, compares our logits with those of transformers' own head."""
+        token = torch.zeros(1, dtype=torch.int64, device=self.head.weight.device)
+        try:
+            hidden = self._run(self.hf.base_model, token, token, self._record)[0][0]
+        except _KeptArgumentsError as kept:  # StableLM: its layers get the argument by a hook
+            for module in self.hf.modules():
+                if type(module) is type(kept.module):
+                    module.register_forward_pre_hook(self._hand_on, with_kwargs=True)
+            hidden = self._run(self.hf.base_model, token, token, self._record)[0][0]
+        if token.device.type != "meta":
+            layers = dict(self._layers)
+            wanted = self._run(self.hf, token, token, self._record).logits[0].float()
+            self._layers = layers
+            got = self.compute_logits(hidden).float()
+            most = 4 * torch.finfo(hidden.dtype).eps * float(wanted.abs().max())  # the same products in the same order
+            if not torch.allclose(got, wanted, rtol=0, atol=most, equal_nan=True):
+                raise _refusal(self.config, "its logits are more than its head makes of its last hidden state")
+
+    def _hand_on(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {**kwargs, "attend": self._attend}
+
+    def _record(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: Asked
+    ) -> torch.Tensor:
+        """Notes what a layer asks for. What comes out is right but for sinks: a token that sees itself alone."""
+        tensors = {name for name, each in asked.items() if isinstance(each, torch.Tensor)}
+        if unknown := sorted(tensors.difference(KNOWN_TENSORS)):
+            raise _refusal(self.config, f"{type(module).__name__} gives its attention {', '.join(unknown)}")
+        if not getattr(module, "is_causal", True) or asked.get("is_causal") is False:
+            raise _refusal(self.config, f"{type(module).__name__} sees tokens that come later")
+        num_heads, num_kv_heads, scale = query.shape[1], key.shape[1], asked.get("scaling")
+        window = asked.get("sliding_window")
+        extras = AttentionExtras(
+            sliding_window=window if window is not None and window < self.max_model_len else None,
+            logits_soft_cap=asked.get("softcap"), sinks=asked.get("s_aux"),
+        )  # fmt: skip
+        self._layers[module] = Attention(
+            num_heads, num_kv_heads, max(key.shape[3], value.shape[3]),
+            key.shape[3] ** -0.5 if scale is None else float(scale), extras,
+        )  # fmt: skip
+        return value[0].transpose(0, 1).repeat_interleave(num_heads // num_kv_heads, dim=1)
+
+
+def _check_layers(config: Any, layers: list[Attention], max_model_len: int) -> None:
+    """What was asked for beside what the configuration says: each layer once, and no window or chunk that only a mask
+    would have known."""
+    if len(layers) != config.num_hidden_layers:
+        why = f"{len(layers)} of its {config.num_hidden_layers} layers ask for attention"
+        raise _refusal(config, f"{why}: the others have some of their own, or none")
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    if unknown := sorted(set(kinds or ()).difference(("full_attention", "sliding_attention"))):
+        raise _refusal(config, f"it has layers of {', '.join(unknown)}")
+    if window is None or window >= max_model_len or getattr(config, "use_sliding_window", None) is False:
+        return
+    for number, layer in enumerate(layers):
+        if (kinds is None or kinds[number] == "sliding_attention") and layer.extras.sliding_window is None:
+            raise _refusal(config, f"its layer {number} has a window of {window} and does not tell its attention")
+
+
+def _check_ropes(config: Any, max_model_len: int) -> None:
+    ropes = getattr(config, "rope_parameters", None) or {}
+    for rope in (ropes, *(each for each in ropes.values() if isinstance(each, dict))):
+        trained = rope.get("original_max_position_embeddings") or getattr(config, "max_position_embeddings", None)
+        if rope.get("rope_type") in ROPE_BY_LENGTH and trained is not None and max_model_len > trained:
+            why = f"be at most {trained} with model_impl='transformers' and rope_type {rope['rope_type']!r}"
+            raise wrong("max_model_len", why, max_model_len, "beyond, angles depend on the longest sequence of a batch")
+
+
+def _refusal(config: Any, why: str) -> ModelLoadError:
+    return ModelLoadError(f"model_impl 'transformers' cannot compute model_type {config.model_type!r}: {why}")
+
+
+@contextmanager
+def _refusals(config: Any, why: str) -> Iterator[None]:
+    """Whatever a model's code raises becomes a refusal: it was not made for an attention that is not its own."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, ModelLoadError) or str(error).startswith("max_model_len"):
+            raise
+        raise _refusal(config, " ".join(str(error).split())[:200]) from error
+    except Exception as error:
+        raise _refusal(config, f"{why} ({type(error).__name__}: {' '.join(str(error).split())[:100]})") from error

@@ -1,0 +1,2 @@
+def batches(lengths: list[int]) -> list[list[int]]:
+    return []

@@ -1,0 +1,2 @@
+def block_of(name: str) -> str:
+    return next((block for block in ("experts", "shared_expert") if f".{block}." in name), "mlp")
