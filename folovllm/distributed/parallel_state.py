@@ -47,11 +47,13 @@ class Link:
 
     def receive(self, seconds: float | None = None) -> Any:
         """The next message. Raises EOFError, OSError: the other side has gone. TimeoutError: it says nothing."""
+        before = self.connection.gettimeout()
         self.connection.settimeout(seconds)
         length = bytearray(8)
         self.fill(memoryview(length))
         body = bytearray(int.from_bytes(length, "little"))
         self.fill(memoryview(body))
+        self.connection.settimeout(before)
         return json.loads(body)
 
     def hear(self, rank: int, seconds: float) -> Any:
@@ -127,10 +129,13 @@ class GroupCoordinator:
         between, and no rank knows where the others are."""
         self.check()
         try:
-            for link in self.links.values():
-                link.send(message)
-                if x is not None and x.device.type == "cpu":
-                    link.connection.sendall(_bytes_of(x))
+            for rank, link in self.links.items():
+                try:
+                    link.send(message)
+                    if x is not None and x.device.type == "cpu":
+                        link.connection.sendall(_bytes_of(x))
+                except TimeoutError:  # the socket is full, as this rank reads nothing
+                    raise self.fail(rank) from None
             if x is not None and x.device.type != "cpu":
                 self.collectives.broadcast(x)
             return work()
@@ -183,6 +188,8 @@ def join(
     """When all are there. shared: a file in memory, or a store of torch.distributed."""
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     connections = [link.connection for link in links.values()]
+    for connection in connections if rank == 0 else ():
+        connection.settimeout(timeout)  # of what is sent
     in_order = device.type == "cpu" or config.model_config.batch_invariant
     if not isinstance(shared, dist.Store):
         sockets = [each.fileno() for each in connections]

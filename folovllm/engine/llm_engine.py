@@ -73,7 +73,7 @@ class LLMEngine:
         self.observers: Observers = []  # called at each event; they come and go between two steps
         self.core = build_engine_core(
             config, hf_config, self.dtype, self.device, self.eos_token_ids, observers=self.observers, choose=choose,
-            group=start_ranks(config, self.device),
+            group=start_ranks(config, hf_config, self.dtype, self.device),
         )  # fmt: skip
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in

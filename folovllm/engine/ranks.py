@@ -38,7 +38,9 @@ from folovllm.engine.parts import choose_parts
 from folovllm.errors import EngineDeadError
 from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
+from folovllm.models.decoder import DecoderSpec
 from folovllm.models.registry import model_spec
+from folovllm.models.shard import shard_of
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.checks import wrong
 from folovllm.utils.cpu_kernels import unavailable_reason
@@ -50,17 +52,24 @@ PATIENCE = 10  # times distributed_timeout_seconds, for what takes long at the s
 BEGINNING = 1 << 20  # bytes of a file of weights that are compared between ranks: its head, and the first weights
 
 
-def start_ranks(config: EngineConfig, device: torch.device) -> GroupCoordinator | None:
+def start_ranks(
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device
+) -> GroupCoordinator | None:
     """The group that computes the model, of which this process is rank 0; None: it computes it alone. Another rank of
     torchrun's does not come back from here: its process ends when rank 0 has gone.
 
     Raises:
-        ValueError: there are not so many GPUs, or processes of torchrun's.
+        ValueError: there are not so many GPUs, or processes of torchrun's; the model cannot be cut into so many parts.
+            No rank has been started for that.
         EngineDeadError: a rank has ended, does not come, or is another than this one.
     """
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     if size == 1:
         return None
+    spec = model_spec(config.model_config.model_impl, hf_config, config.model_config.max_model_len)
+    parts = choose_parts(config, hf_config, dtype, device, spec)  # which refuses what cannot be cut
+    assert isinstance(spec, DecoderSpec)
+    shard_of(spec, parts.ops.linear, 0, size)
     facts = facts_of(config)
     if "RANK" in os.environ:
         rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -177,11 +186,12 @@ def start_process(
     rank: int, connection: socket.socket, memory: int | None, port: int, config: object
 ) -> subprocess.Popen[bytes]:
     """Not a fork: torch's threads and CUDA do not live on in one. Nor multiprocessing's spawn, which reads a program's
-    own file again. A terminal's Ctrl-C does not reach it."""
+    own file again. A terminal's Ctrl-C does not reach it. Modules come from where this process has them (-P: and not
+    from the current folder, if it has none from there)."""
     shared = [connection.fileno(), *([] if memory is None else [memory])]
     process = subprocess.Popen(
-        [sys.executable, "-m", "folovllm.engine.ranks"], stdin=subprocess.PIPE, pass_fds=shared,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}, start_new_session=True,
+        [sys.executable, "-P", "-m", "folovllm.engine.ranks"], stdin=subprocess.PIPE, pass_fds=shared,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}, start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None  # for the type checker
     with suppress(BrokenPipeError), process.stdin:  # it has ended already, as its socket will tell

@@ -12,12 +12,15 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from folovllm import LLM, EngineConfig, EngineDeadError, LLMEngine, SamplingParams
 from folovllm.engine import ranks
+from folovllm.models.weights import default_dtype
 from folovllm.worker.follower import Follower
 from tests.helpers import make_hf_folder
 from tests.m9.support import GUARD, RankThread, together
@@ -58,8 +61,12 @@ def step_until_it_is_dead(engine: LLMEngine, errors: list[BaseException]) -> Non
         errors.append(error)
 
 
-def test_a_process_that_is_killed_in_a_step_ends_the_engine_with_one_error() -> None:
-    """It is stopped first, so that rank 0 waits for it."""
+def test_a_process_that_is_killed_in_a_step_ends_the_engine_with_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped first, so that rank 0 waits for it. A file of the current folder is no module to it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "random.py").write_text("raise SystemExit('this is no module')")
     llm = two_ranks()
     process, errors = process_of(llm), []
     assert tokens_of(llm) == tokens_of(embedded())
@@ -117,6 +124,12 @@ def test_a_rank_that_is_another_is_refused_by_name(
     with pytest.raises(EngineDeadError, match=f"^rank 1 must have the {fact} that rank 0 has, .*, got another$"):
         two_ranks()
     assert rank_threads[0].error is None  # it has gone without a word
+
+
+def test_no_rank_is_started_for_a_model_that_cannot_be_cut(rank_threads: list[RankThread]) -> None:
+    with pytest.raises(ValueError, match="^tensor_parallel_size must divide the model's 4 attention heads, got 10"):
+        embedded(tensor_parallel_size=10**9)
+    assert rank_threads == []
 
 
 def test_facts_tell_folders_and_options_apart(tmp_path: Any) -> None:
@@ -214,6 +227,25 @@ def test_processes_of_torchruns(kernels: str, monkeypatch: pytest.MonkeyPatch) -
     said = [process.communicate(timeout=GUARD)[0] for process in processes]
     assert said == [f"{tokens_of(embedded())}\n", ""]
     assert [process.returncode for process in processes] == [0, 0]
+
+
+def test_threads_that_build_models_leave_torchs_default_dtype() -> None:
+    """Of two engines, or of two ranks here: one enters while the other is inside, and leaves after it."""
+    entered, left = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with default_dtype(torch.bfloat16):
+            entered.set()
+            left.wait(GUARD)
+
+    thread = threading.Thread(target=other)
+    with default_dtype(torch.float16):
+        thread.start()
+        entered.wait(0.05)  # it does not, unless it is wrong
+        assert torch.get_default_dtype() == torch.float16
+    left.set()
+    thread.join(GUARD)
+    assert torch.get_default_dtype() == torch.float32
 
 
 @pytest.mark.exhaustive

@@ -21,6 +21,7 @@ from folovllm.engine.snapshots import Load
 from folovllm.errors import ModelLoadError
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
+from tests.helpers import our_warnings
 from tests.serve.support import Running, advance_unless_all_have_begun, program, running, wait_for
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 4}
@@ -160,7 +161,10 @@ def test_health_metrics_and_the_page_see_one_engine(server: Running) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "failed"])
-def test_an_engine_that_dies_ends_what_runs_and_nothing_more_is_taken(how: str, tmp_path: Path) -> None:
+def test_an_engine_that_dies_ends_what_runs_and_nothing_more_is_taken(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says what ended it."""
     hold = tmp_path / "hold"
     hold.touch()
     with apart(hold) as server:
@@ -174,6 +178,7 @@ def test_an_engine_that_dies_ends_what_runs_and_nothing_more_is_taken(how: str, 
             hold.write_text("fail")
         with pytest.raises(openai.APIError, match="could not finish this request: EngineDeadError"):
             list(chunks)
+        assert re.match("a request ended in EngineDeadError: the (engine's process|device)", our_warnings(caplog)[0])
         with pytest.raises(openai.InternalServerError) as refused:
             client.completions.create(model="embedded", prompt="b", max_tokens=2)
         assert (refused.value.status_code, refused.value.code) == (503, "engine_dead")

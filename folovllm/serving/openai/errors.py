@@ -75,12 +75,14 @@ def refused(error: ValueError) -> APIError:
 
 
 def failed(error: BaseException) -> APIError:
-    """A request that was taken and could not be finished. Its text is its client's, so the log has the kind alone."""
+    """A request that was taken and could not be finished. Its text is its client's, so the log has the kind alone, but
+    all of what ended the engine."""
     if isinstance(error, APIError):
         return error
-    logger.error("a request ended in %s", type(error).__name__)
+    is_dead = isinstance(error, EngineDeadError)
+    logger.error("a request ended in %s", type(error).__name__ + (f": {error}" if is_dead else ""))
     logger.debug("what it was", exc_info=error)
-    status, code = (503, "engine_dead") if isinstance(error, EngineDeadError) else (500, "engine_error")
+    status, code = (503, "engine_dead") if is_dead else (500, "engine_error")
     return APIError(status, f"the engine could not finish this request: {type(error).__name__}", code=code)
 
 

@@ -63,8 +63,9 @@ class LLMEngine:
         self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
 
         self.core = build_engine_core(
-            config, hf_config, self.dtype, self.device, self.eos_token_ids, group=start_ranks(config, self.device)
-        )
+            config, hf_config, self.dtype, self.device, self.eos_token_ids,
+            group=start_ranks(config, hf_config, self.dtype, self.device),
+        )  # fmt: skip
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len

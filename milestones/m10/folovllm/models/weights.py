@@ -13,6 +13,7 @@ vLLM: model_executor/model_loader/default_loader.py, dummy_loader.py
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ from folovllm.model_files import readable_errors, resolve_model_path
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import Shard, parallel_ops, read_part, shard_of
+
+_DEFAULT = threading.Lock()  # torch's default dtype
 
 # Which files a snapshot of a hub repository must hold, and which are not read: the makers' own format, other exports.
 WANTED_FILES = ["*.safetensors", "*.json"]
@@ -82,13 +85,14 @@ def weights_folder(model: str) -> Path:
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """torch's default dtype within a `with` block; new parameters take it."""
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(previous)
+    """torch's default dtype within a `with` block; new parameters take it. It is all threads': one at a time."""
+    with _DEFAULT:
+        previous = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(previous)
 
 
 def iterate_safetensors(folder: Path, shard: Shard | None = None) -> Iterator[tuple[str, torch.Tensor]]:
