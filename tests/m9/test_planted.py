@@ -33,7 +33,13 @@ def a_bias_added_twice(patch: pytest.MonkeyPatch) -> None:
         if layer.bias is not None:
             layer.bias.data.fill_(0.3)
 
+    def slots(self: RowParallelMethod, layer: Linear) -> list[tuple[str, torch.Tensor]]:
+        """Rank 0 alone reads a checkpoint's bias."""
+        found = self.inner.checkpoint_slots(layer)
+        return [(name, view) for name, view in found if self.group.rank == 0 or not name.endswith("bias")]
+
     patch.setattr(RowParallelMethod, "create_weights", create)
+    patch.setattr(RowParallelMethod, "checkpoint_slots", slots)
 
 
 def a_vocabulary_off_by_one(patch: pytest.MonkeyPatch) -> None:
