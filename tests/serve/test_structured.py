@@ -104,11 +104,12 @@ def test_a_text_that_was_cut_is_valid_so_far(llm: LLM) -> None:
         {"async_scheduling": True},
         {"max_num_batched_tokens": 16, "long_prefill_token_threshold": 8, "max_num_seqs": 6},
         {"enable_prefix_caching": False, "enable_chunked_prefill": False},
+        {"tensor_parallel_size": 2},
     ],
     ids=str,
 )
 def test_the_schedule_changes_no_token(llm: LLM, engine: dict[str, Any]) -> None:
-    """Preempted, chunked, running ahead or not: beside plain neighbours, the same seeds draw the same texts."""
+    """Preempted, chunked, running ahead, on two ranks or not: beside plain neighbours, the same seeds draw the same texts."""
     other = LLM(**{"dtype": "float32", "max_model_len": 128, **engine})
     form = StructuredOutputsParams(regex=r"[a-z ]{30,60}!")
     params = [
