@@ -101,7 +101,12 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
 ]
 
 
-LATER = {(CacheConfig, "kv_cache_memory_bytes"), (ModelConfig, "quantization"), (ModelConfig, "quantize_head")}
+LATER = {
+    (CacheConfig, "kv_cache_memory_bytes"),
+    (ModelConfig, "model_impl"),
+    (ModelConfig, "quantization"),
+    (ModelConfig, "quantize_head"),
+}
 
 
 def assert_refused(config: type[Any], kwargs: dict[str, Any], message: str) -> None:
