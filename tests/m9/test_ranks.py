@@ -146,8 +146,8 @@ def test_facts_tell_folders_and_options_apart(tmp_path: Any) -> None:
 def test_a_rank_that_hangs_is_given_up(rank_threads: list[RankThread], monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
     monkeypatch.setattr(Follower, "run", lambda self: let_go.wait(GUARD))
+    monkeypatch.setattr(RankThread, "kill", lambda self: let_go.set())
     llm = two_ranks(distributed_timeout_seconds=1)
-    threading.Timer(3.0, let_go.set).start()  # rank 0 waits for the end of what it has given up
     with pytest.raises(EngineDeadError, match="^rank 1 does not answer: nothing came for 1 s; start the engine anew$"):
         tokens_of(llm)
 

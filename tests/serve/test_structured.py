@@ -109,7 +109,7 @@ def test_a_text_that_was_cut_is_valid_so_far(llm: LLM) -> None:
     ids=str,
 )
 def test_the_schedule_changes_no_token(llm: LLM, engine: dict[str, Any]) -> None:
-    """Preempted, chunked, running ahead, on two ranks or not: beside plain neighbours, the same seeds draw the same texts."""
+    """Preempted, chunked, ahead, on two ranks or not: beside plain neighbours, the same seeds draw the same texts."""
     other = LLM(**{"dtype": "float32", "max_model_len": 128, **engine})
     form = StructuredOutputsParams(regex=r"[a-z ]{30,60}!")
     params = [

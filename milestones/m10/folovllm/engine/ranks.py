@@ -182,12 +182,12 @@ def start_process(
     rank: int, connection: socket.socket, memory: int | None, port: int, config: object
 ) -> subprocess.Popen[bytes]:
     """Not a fork: torch's threads and CUDA do not live on in one. Nor multiprocessing's spawn, which reads a program's
-    own file again. A terminal's Ctrl-C does not reach it. Modules come from where this process has them (-P: and not
-    from the current folder, if it has none from there)."""
+    own file again. A terminal's Ctrl-C does not reach it, nor does a module of the current folder."""
     shared = [connection.fileno(), *([] if memory is None else [memory])]
+    home = str(Path(__file__).parents[2])
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "folovllm.engine.ranks"], stdin=subprocess.PIPE, pass_fds=shared,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}, start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*filter(None, sys.path), home])}, start_new_session=True,
     )  # fmt: skip
     assert process.stdin is not None  # for the type checker
     with suppress(BrokenPipeError), process.stdin:  # it has ended already, as its socket will tell
