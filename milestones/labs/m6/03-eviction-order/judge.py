@@ -105,7 +105,7 @@ def test_a_block_in_use_gets_one_reference_more():
     pool = BlockPool(4, enable_caching=True)
     keep(pool, pool.get_new_blocks(2))
     pool.touch([1])
-    expect((pool.refs(1), pool.num_free), (2, 2))
+    expect((pool.refs(1), pool.num_free, pool.num_shared), (2, 2, 1))
 
 
 @invariant(4)
