@@ -111,8 +111,6 @@ $(VENV)/clients/.installed: $(CLIENTS) | $(BIN)/python
 
 # What must hold however fast the machine is: the tests that run beside an engine, in one process.
 PACED = $(addprefix tests/,m2/test_async_llm.py m2/test_async_llm_loops.py m2/test_async_llm_life.py \
-	m3/test_engine_m3.py::test_two_hundred_streams_of_which_a_third_is_cancelled \
-	m4/test_async_life.py::test_users_of_an_async_llm_get_what_is_theirs \
 	clients/test_busy_loop.py clients/test_deltas.py \
 	serve/test_load.py serve/test_limits.py serve/test_replicas.py serve/test_streams.py)
 pace: $(VENV)/.installed-serve-test
