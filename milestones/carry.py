@@ -15,8 +15,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from milestones.chain import Course
-from milestones.sources import commit, git, working_tree
+from milestones.sources import commit, git, merge_file, working_tree
 from milestones.spec import MilestoneError, matches
 
 # changed: by hand, where the way begins; waiting: beyond a conflict
@@ -162,14 +160,8 @@ def _walk(way: list[tuple[Carried, bytes]], memory: Memory) -> bool:
 
 def _merge(entry: Carried, base: bytes, source: Carried) -> None:
     """Take the change from `base` to `source` into `entry`, as git does."""
-    with tempfile.TemporaryDirectory() as scratch:
-        files = [Path(scratch) / name for name in ("ours", "base", "theirs")]
-        for file, text in zip(files, (entry.text, base, source.text), strict=True):
-            file.write_bytes(text)
-        options = [word for label in (entry.stored, "before", source.stored) for word in ("-L", label)]
-        done = subprocess.run(
-            ["git", "merge-file", "--stdout", *options, *map(str, files)], capture_output=True, check=False
-        )
+    options = [word for label in (entry.stored, "before", source.stored) for word in ("-L", label)]
+    done = merge_file(entry.text, base, source.text, *options)
     if done.returncode >= 128:  # below: the number of conflicts
         raise MilestoneError(f"{entry.stored}: {done.stderr.decode(errors='replace').strip()}")
     entry.outcome = "unchanged" if done.stdout == entry.text else "merged"

@@ -112,12 +112,18 @@ def uncommitted(root: Path) -> list[str]:
     return [os.fsdecode(entry[3:]) for entry in status if entry]
 
 
+def merge_file(ours: bytes, base: bytes, theirs: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
+    """What `git merge-file` makes of three versions of a file; its exit status is the number of conflicts."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = [Path(scratch) / name for name in ("ours", "base", "theirs")]
+        for file, data in zip(files, (ours, base, theirs), strict=True):
+            file.write_bytes(data)
+        return subprocess.run(
+            ["git", "merge-file", "--stdout", *options, *map(str, files)], capture_output=True, check=False
+        )
+
+
 def merge(mine: bytes, before: bytes, after: bytes, *options: str) -> bytes | None:
     """Both changes in one text, or None where they meet. --ours: `mine` where they meet."""
-    with tempfile.TemporaryDirectory() as scratch:
-        files = [Path(scratch) / name for name in ("mine", "before", "after")]
-        for file, data in zip(files, (mine, before, after), strict=True):
-            file.write_bytes(data)
-        command = ["git", "merge-file", "--stdout", *options, *map(str, files)]
-        done = subprocess.run(command, capture_output=True, check=False)
+    done = merge_file(mine, before, after, *options)
     return done.stdout if done.returncode == 0 else None

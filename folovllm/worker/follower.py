@@ -34,7 +34,7 @@ FLOWING = (torch.float32, torch.bfloat16, torch.float16)
 """What hidden states may be; a message has the number."""
 
 
-class Ask(IntEnum):
+class Command(IntEnum):
     """The first number of a message."""
 
     FORWARD, LOGITS, MOVE, REPLAY = range(4)
@@ -60,7 +60,7 @@ def step_sizes(numbers: list[int]) -> list[int]:
     return [num_tokens] * 3 + [num_seqs + 1, num_seqs, num_seqs * max_blocks, max(0, num_ordered)]
 
 
-def unpack_step(numbers: list[int], flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
+def unpack_step(numbers: list[int], flat: torch.Tensor) -> Arrays:
     """What pack_step() was given."""
     _, num_seqs, max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, last_rows_only = numbers
     input_ids, positions, slots, starts, lens, tables, order = flat.split(step_sizes(numbers))
@@ -81,11 +81,11 @@ class LeadingModel:
 
     def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         numbers, flat = pack_step(input_ids, positions, metadata)
-        return self.group.lead([Ask.FORWARD, *numbers], flat, lambda: self.model(input_ids, positions, metadata))
+        return self.group.lead([Command.FORWARD, *numbers], flat, lambda: self.model(input_ids, positions, metadata))
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden.contiguous()
-        message = [Ask.LOGITS, len(hidden), FLOWING.index(hidden.dtype)]
+        message = [Command.LOGITS, len(hidden), FLOWING.index(hidden.dtype)]
         return self.group.lead(message, hidden, lambda: self.model.compute_logits(hidden))
 
 
@@ -96,7 +96,7 @@ class LeadingGraphs:
         self.graphs, self.group, self.size_for = graphs, group, graphs.size_for
 
     def replay_empty(self, size: int) -> None:
-        self.group.lead([Ask.REPLAY, size, 0], None, lambda: self.graphs.replay_empty(size))
+        self.group.lead([Command.REPLAY, size, 0], None, lambda: self.graphs.replay_empty(size))
 
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
@@ -104,7 +104,7 @@ class LeadingGraphs:
         tables, packed = inputs.metadata.block_tables, inputs.packed
         assert packed is not None  # a step that is not padded has no graph
         arrays = torch.cat([packed.flatten(), tables.flatten().long()])
-        message = [Ask.REPLAY, size, tables.shape[1]]
+        message = [Command.REPLAY, size, tables.shape[1]]
         return self.group.lead(message, arrays, lambda: self.graphs.replay(inputs, size, gumbel_params))
 
 
@@ -134,14 +134,14 @@ class Follower:
     def run(self) -> None:
         """Until rank 0 has gone: then EOFError is raised, or EngineDeadError if it went in the middle of a step."""
         while True:
-            ask, *numbers = self.group.links[0].receive()
-            if ask == Ask.FORWARD:
+            command, *numbers = self.group.links[0].receive()
+            if command == Command.FORWARD:
                 self.model(*unpack_step(numbers, self._array(sum(step_sizes(numbers)))))
-            elif ask == Ask.LOGITS:
+            elif command == Command.LOGITS:
                 size, dtype = self.model.decoder_spec.hidden_size, FLOWING[numbers[1]]
                 hidden = torch.empty(numbers[0], size, dtype=dtype, device=self.device)
                 self.model.compute_logits(self.group.receive(hidden))
-            elif ask == Ask.MOVE:
+            elif command == Command.MOVE:
                 self.mover.move(unpack_moves(numbers))
             else:
                 self._replay(*numbers)

@@ -28,7 +28,7 @@ from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.cuda_graph import CudaGraphs
-from folovllm.worker.follower import Ask, pack_moves
+from folovllm.worker.follower import Command, pack_moves
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
@@ -76,7 +76,7 @@ class ModelRunner:
             if self.group is None:
                 self.mover.move(scheduled)
             else:
-                moves = [Ask.MOVE, *pack_moves(scheduled)]
+                moves = [Command.MOVE, *pack_moves(scheduled)]
                 self.group.lead(moves, None, lambda: self.mover.move(scheduled))
             if self.speculation is not None:
                 self.speculation.proposer.move(scheduled)

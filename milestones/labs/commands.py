@@ -145,8 +145,7 @@ def run_hint(root: Path, args: argparse.Namespace) -> int:
     _heading(console, lab, exercise, say(lab.language, "hint_of", n=done.hints, total=len(hints)))
     console.print(Padding(Prose(hints[done.hints - 1]), (0, 0, 0, 2)))
     more = "hint_more" if done.hints < len(hints) else "hint_last"
-    suffix = f" {args.name}" if args.name else ""
-    console.print("\n" + say(lab.language, more) + suffix, style="dim")
+    console.print("\n" + " ".join(filter(None, [say(lab.language, more), args.name])), style="dim")
     return 0
 
 

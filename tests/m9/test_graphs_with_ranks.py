@@ -14,7 +14,7 @@ import torch
 from folovllm import LLM, SamplingParams
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine import llm_engine
-from folovllm.worker.follower import Ask, Follower
+from folovllm.worker.follower import Command, Follower
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner import make_mover
 from tests.fake_cuda import FakeCuda
@@ -87,7 +87,7 @@ def test_steps_are_replayed_by_all_from_the_arrays_of_rank_0(
     said = [output.outputs[0].token_ids for output in led.generate(PROMPTS, asked, use_tqdm=False)]
     plain = LLM(str(folder), **SMALL)
     assert said == [output.outputs[0].token_ids for output in plain.generate(PROMPTS, asked, use_tqdm=False)]
-    assert {message[0] for message, _ in group.messages} == {Ask.FORWARD, Ask.LOGITS, Ask.REPLAY}
+    assert {message[0] for message, _ in group.messages} == {Command.FORWARD, Command.LOGITS, Command.REPLAY}
 
     other = LLM(str(folder), **SMALL).engine.runner
     clear(other.kv_cache)
