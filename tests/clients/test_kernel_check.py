@@ -119,7 +119,7 @@ def test_a_kernel_that_is_no_good_here_is_named_and_the_engine_answers_without_i
     assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
 
 
-@pytest.mark.parametrize("fault", [None, "_gate_up_kernel", "_combine_kernel"])
+@pytest.mark.parametrize("fault", some(["_gate_up_kernel", None, "_combine_kernel"]))
 def test_experts_go_one_by_one_and_into_no_graph_where_their_kernel_is_wrong(
     tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch, fault: str | None
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.outputs import RequestOutput
-from tests.helpers import names, thinned
+from tests.helpers import names, some, thinned
 from tests.m2.support import assert_idle, counting_forwards
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle
@@ -136,7 +136,7 @@ def test_beams_are_hugging_faces(beam_oracle: BeamOracle, cut: str, mode: str) -
 
 
 @pytest.mark.usefixtures("either_cpu")
-@pytest.mark.parametrize("budget", [1, 3, 10, 63, 64, 65, 80])
+@pytest.mark.parametrize("budget", some([3, 63, 65, 1, 10, 64, 80], 3))
 def test_prompt_logprobs_across_chunks(oracle: Oracle, budget: int) -> None:
     """No position is lost or counted twice where two chunks meet, and 64 positions are worked out at once."""
     engine = chunked_engine(oracle.folder, max_model_len=96, max_num_batched_tokens=budget)
@@ -164,8 +164,9 @@ def test_a_request_that_takes_the_name_of_one_that_was_aborted_on_its_way(oracle
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
-@pytest.mark.parametrize("chunk", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("chunk", "ahead"), thinned({str(chunk): chunk for chunk in range(4)}, {"in turn": False, "ahead": True})
+)
 def test_a_prompt_that_is_interrupted_on_its_way_begins_anew(oracle: Oracle, chunk: int, ahead: bool) -> None:
     """Ctrl-C in the middle of a forward: what the cache holds then is not known, nor how far the rows have come."""
     engine = chunked_engine(oracle.folder, max_model_len=80, max_num_batched_tokens=8, async_scheduling=ahead)
