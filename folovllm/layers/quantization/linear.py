@@ -96,7 +96,8 @@ class QuantizedLinear(LinearMethod):
         parts = []
         for part in layer.parts:
             stored = self._stored(layer, part)
-            parts.append(FORMATS[self.scheme.format].read(stored, self.scheme, self.name))
+            name = f"{self.name.rpartition('.')[0]}.{part}" if part else self.name
+            parts.append(FORMATS[self.scheme.format].read(stored, self.scheme, name))
             for kind in stored:
                 delattr(layer, _parameter(part, kind))
         return stack(parts)
