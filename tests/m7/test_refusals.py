@@ -136,10 +136,11 @@ LAYER = "model.layers.0"
 @pytest.mark.parametrize(
     ("name", "tensor", "change", "text"),
     [
-        ("gptq-4-bits", "mlp.down_proj.g_idx", lambda found: found.flip(0), "g_idx puts columns into groups out of order"),
-        ("pack-quantized-groups", "mlp.down_proj.weight_shape", lambda found: torch.tensor([32, 100]),
+        ("gptq-4-bits", "mlp.down_proj.g_idx", lambda found: found.flip(0),
+         "g_idx puts columns into groups out of order"),
+        ("pack-quantized-groups", "mlp.down_proj.weight_shape", lambda _: torch.tensor([32, 100]),
          r"weight_shape \[32, 100\] is not that of weight_packed"),
-        ("pack-quantized-groups", "self_attn.k_proj.weight_shape", lambda found: torch.tensor([16, 100]),
+        ("pack-quantized-groups", "self_attn.k_proj.weight_shape", lambda _: torch.tensor([16, 100]),
          r"weight_shape \[16, 100\] is not that of weight_packed"),
         ("awq", "mlp.down_proj.scales", lambda found: found[:1], r"scales has shape \(1, 32\), the configuration asks for"),
     ],

@@ -113,8 +113,5 @@ class QuantizedLinears(LinearMethod):
             return self.plain
         if schemes[0] is not None and all(schemes):
             return self.method(schemes[0], names[0])
-        plain, other = (
-            names[schemes.index(None)],
-            next(name for name, found in zip(names, schemes, strict=True) if found),
-        )
+        plain, other = names[schemes.index(None)], next(n for n, found in zip(names, schemes, strict=True) if found)
         raise ModelLoadError(f"{plain} is not quantised, and {other} is: they are one product here, and must be alike")
