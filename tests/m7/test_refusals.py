@@ -142,7 +142,8 @@ LAYER = "model.layers.0"
          r"weight_shape \[32, 100\] is not that of weight_packed"),
         ("pack-quantized-groups", "self_attn.k_proj.weight_shape", lambda _: torch.tensor([16, 100]),
          r"weight_shape \[16, 100\] is not that of weight_packed"),
-        ("awq", "mlp.down_proj.scales", lambda found: found[:1], r"scales has shape \(1, 32\), the configuration asks for"),
+        ("awq", "mlp.down_proj.scales", lambda found: found[:1],
+         r"scales has shape \(1, 32\), the configuration asks for"),
     ],
 )  # fmt: skip
 def test_a_tensor_that_is_not_as_it_should_be(tmp_path, name, tensor, change, text):
