@@ -27,6 +27,7 @@ NOT_MANAGED = (
 
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
+    "folovllm/attention/backends/turing.py",
     "folovllm/bench/**",
     "folovllm/core/observer.py",
     "folovllm/engine/busy_loop.py",
@@ -57,6 +58,7 @@ AFTER = (
     "tests/bench/**",
     "tests/cli/**",
     "tests/clients/**",
+    "tests/cuda/**",
     "tests/ray/**",
     "tests/serve/**",
     "tests/simulator/**",
