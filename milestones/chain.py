@@ -29,6 +29,7 @@ NOT_MANAGED = (
 AFTER = (
     "folovllm/bench/**",
     "folovllm/core/observer.py",
+    "folovllm/csrc/extras.h",
     "folovllm/engine/busy_loop.py",
     "folovllm/engine/deltas.py",
     "folovllm/engine/engine_client.py",
