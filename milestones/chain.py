@@ -57,6 +57,7 @@ AFTER = (
     "tests/bench/**",
     "tests/cli/**",
     "tests/clients/**",
+    "tests/cuda/**",
     "tests/ray/**",
     "tests/serve/**",
     "tests/simulator/**",
