@@ -61,7 +61,7 @@ def check_kernels(
 
     linear = parts.ops.linear
     if isinstance(linear, QuantizedLinears):
-        linear = QuantizedLinears(linear.scheme, plain_method(linear.scheme), PLAIN)
+        linear = QuantizedLinears(linear.scheme, plain_method, PLAIN)
     else:
         linear = PLAIN
     plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(linear), draws=False)
@@ -86,7 +86,9 @@ def check_kernels(
         if asked := "batch_invariant" if config.model_config.batch_invariant else asked:
             raise ValueError(f"{asked} cannot be what was asked for on {device}: {why}; leave {asked} out")
         parts = without
-        logger.warning("torch takes the place of a kernel, which is slower: %s", why)
+        wider = kernel == "linear" and isinstance(linear, QuantizedLinears)
+        also = f", and quantised weights take {8 * dtype.itemsize} bits" if wider else ""
+        logger.warning("torch takes the place of a kernel, which is slower%s: %s", also, why)
     return parts
 
 
@@ -172,7 +174,7 @@ def _layer_cases(
             rounded = Linear(spec.hidden_size, spec.hidden_size, method=made)
         rounded.weight = nn.Parameter(weight.clone(), requires_grad=False)
         made.process_weights_after_loading(rounded)
-        outs = [method.plain.apply(layer, x), *(rounded(x.repeat(times, 1)) for times in (1, 13, 86))]
+        outs = [method.plain.apply(layer, x), *(rounded(x.repeat(times, 1)) for times in (1, 8, 13, 86))]
         return torch.cat([out.flatten() for out in outs])
 
     def mix(parts: Parts) -> Tensor:

@@ -14,7 +14,7 @@ vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from folovllm.layers.linear import PLAIN, LinearMethod
 from folovllm.layers.moe import Experts
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
-from folovllm.layers.quantization.cuda import choose_method
+from folovllm.layers.quantization.cuda import gpu_method, rounds_inputs
 from folovllm.layers.quantization.linear import DequantizedLinear, QuantizedLinear, QuantizedLinears
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.one_call import OneCallOps
@@ -94,13 +94,19 @@ def select_ops(
 
     has_triton = device.type == "cuda" and kernels_unavailable_reason(device) is None
 
-    def linear(plain: LinearMethod, method: type[QuantizedLinear] | None = None) -> LinearMethod:
+    def linear(plain: LinearMethod, method: Callable[[QuantScheme, str], QuantizedLinear]) -> LinearMethod:
         if scheme is None:
             return plain
-        if scheme.of_numbers:
-            return QuantizedLinears(scheme, partial(DequantizedLinear, plain=plain), plain)
-        chosen = choose_method(scheme, device, has_triton=has_triton, invariant=invariant)
-        return QuantizedLinears(scheme, method or chosen, plain)
+        kept = scheme
+        if kept.of_numbers and not has_triton:
+            method = partial(DequantizedLinear, plain=plain)
+        elif kept.type == "float" and not has_triton:
+            raise ValueError(
+                f"quantization 'fp8' cannot be computed on {device}: it needs Triton and a GPU; give 'w8a8' or 'w4a16'"
+            )
+        elif kept.type == "float" and not rounds_inputs(dtype, device, invariant=invariant):
+            kept = replace(kept, activation_bits=None)
+        return QuantizedLinears(kept, method, plain)
 
     if device.type == "cpu" and compiled_unavailable_reason(dtype) is None:
         ops = CompiledOps if one_by_one else OneCallOps
@@ -109,8 +115,9 @@ def select_ops(
         from folovllm.layers.triton_ops import StackedExperts, triton_ops  # loads Triton
 
         experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
-        return triton_ops(linear(invariant_products() if invariant else PLAIN), experts)
-    return LayerOps(linear(PLAIN))
+        plain = invariant_products() if invariant else PLAIN
+        return triton_ops(linear(plain, partial(gpu_method, invariant=invariant)), experts)
+    return LayerOps(linear(PLAIN, QuantizedLinear))
 
 
 def _refuse_what_our_layers_do(config: EngineConfig, *, quantised: bool) -> None:

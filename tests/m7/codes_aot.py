@@ -46,7 +46,8 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
     )  # fmt: skip
     constants = {
         "BITS": 4 if variant.codes == "4" else 8, "E4M3": variant.codes == "e4m3", "GROUP": variant.group,
-        "PIECE": min(variant.group, 64), "EVEN": True, "HAS_BIAS": False, "BLOCK_M": plan.rows, "BLOCK_N": plan.outs, "INTERPRETED": False,
+        "PIECE": min(variant.group, 64), "EVEN": True, "HAS_BIAS": False, "BLOCK_M": plan.rows, "BLOCK_N": plan.outs,
+        "INTERPRETED": False,
     }  # fmt: skip
     out = {"out_ptr": "*fp32"} if plan.splits > 1 else {}
     kernel = linear_codes._linear_codes_kernel

@@ -1,21 +1,22 @@
-"""Products with quantised weights on a GPU, chosen by the scheme when the model is built.
+"""Products with quantised weights on a GPU, chosen by a layer's scheme when the model is built.
 
-                   weight                     input            product
-    4 or 8 bits    codes, scale and offset    as it is         kernels/linear_codes.py
-    w8a8           int8, scale per output     int8 per token   torch._int_mm
-    fp8            e4m3, scale per output     e4m3 per token   torch._scaled_mm
+                    weight                     input            product
+    4 or 8 bits     codes, scale and offset    as it is         kernels/linear_codes.py
+    w4a8            codes and scale            int8 per token   the same
+    w8a8            int8, scale per output     int8 per token   torch._int_mm
+    fp8 in blocks   e4m3, scale per block      as it is         kernels/linear_codes.py
+    fp8             e4m3, scale per output     as it is         the same, for few rows
+                                               e4m3 per token   torch._scaled_mm, for more than FEW_ROWS
 
 With 8 bits on both sides the sums are torch's, and only the rounding of the input is a kernel of ours. Sums of int8 are
 whole numbers and exact, so a row's bits do not depend on its batch. Those of e4m3 are float32, in an order that a
-library chooses by the number of rows.
+library chooses by the number of rows. And a row that is rounded in a large batch is not in a small one: its tokens may
+be others. Where they must not be, in float32 and with batch_invariant=True, no input is rounded (rounds_inputs).
 
 vLLM: model_executor/layers/quantization/fp8.py, model_executor/kernels/linear/
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -29,40 +30,33 @@ from folovllm.layers.quantization.plan import MOST_ROWS
 from folovllm.quant_scheme import QuantScheme
 
 FEWEST_ROWS = 17  # that torch._int_mm takes on a GPU
+FEW_ROWS = 64
+"""One tile of the kernel. It reads half of bfloat16's bytes, and does not wait for a kernel that rounds. With more rows
+it takes the codes apart again for each tile, and matrix units of 8 bits are faster."""
 
 
-def choose_method(
-    scheme: QuantScheme, device: torch.device, *, has_triton: bool, invariant: bool
-) -> Callable[[QuantScheme, str], QuantizedLinear]:
-    """What multiplies with weights of this scheme: on a GPU with Triton, and in plain torch elsewhere.
-
-    Raises:
-        ValueError: fp8 cannot be computed here, or not with batch_invariant=True.
-    """
-    if scheme.type == "float":
-        if not has_triton or torch.cuda.get_device_capability(device) < (8, 9):
-            raise ValueError(
-                f"quantization 'fp8' cannot be computed on {device}: it needs Triton and a GPU of compute capability "
-                f"8.9 or above; give 'w8a8' or 'w4a16'"
-            )
-        if invariant:
-            raise ValueError(
-                "quantization 'fp8' cannot keep batch_invariant=True: its products are summed as a library likes; "
-                "give 'w8a8' or 'w4a16', or leave batch_invariant out"
-            )
-        return Fp8Linear
-    if not has_triton:
-        return QuantizedLinear
-    return partial(TritonCodesLinear, invariant=invariant) if scheme.activation_bits is None else Int8Linear
+def rounds_inputs(dtype: torch.dtype, device: torch.device, *, invariant: bool) -> bool:
+    """Whether quantization='fp8' rounds the inputs of many rows, too: a GPU must multiply such numbers."""
+    return dtype != torch.float32 and not invariant and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
-def plain_method(scheme: QuantScheme) -> type[QuantizedLinear]:
+def gpu_method(scheme: QuantScheme, name: str, *, invariant: bool) -> QuantizedLinear:
+    """What multiplies with a layer's weight on a GPU with Triton."""
+    if scheme.activation_bits is None or scheme.bits == 4:
+        return TritonCodesLinear(scheme, name, invariant=invariant)
+    return Fp8Linear(scheme, name) if scheme.type == "float" else Int8Linear(scheme, name)
+
+
+def plain_method(scheme: QuantScheme, name: str) -> QuantizedLinear:
     """What means the same in plain torch."""
-    return PlainFp8Linear if scheme.type == "float" and not scheme.of_numbers else QuantizedLinear
+    rounds_numbers = scheme.type == "float" and scheme.activation_bits is not None
+    return PlainFp8Linear(scheme, name) if rounds_numbers else QuantizedLinear(scheme, name)
 
 
 class TritonCodesLinear(QuantizedLinear):
     """Keeps the codes, in the words that the kernel reads."""
+
+    by_outputs = False
 
     def __init__(self, scheme: QuantScheme, name: str, *, invariant: bool = False) -> None:
         super().__init__(scheme, name)
@@ -76,14 +70,18 @@ class TritonCodesLinear(QuantizedLinear):
                 f"{self.name} has {codes.values.shape[1]} inputs in groups of {codes.group_size}: the GPU's kernel "
                 "takes groups that are a multiple of 16; device='cpu' computes with them"
             )
-        self.packed = pack_codes(codes, self.scheme.bits)
+        self.packed = pack_codes(codes, self.scheme.bits, by_outputs=self.by_outputs)
         layer.weight = nn.Parameter(self.packed.words, requires_grad=False)
         for rows in (1, *(most + 1 for most in MOST_ROWS)):  # each kernel is compiled before a request needs it
             self.apply(layer, torch.zeros(rows, layer.in_features, dtype=self.dtype, device=layer.weight.device))
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         from folovllm.layers.quantization.kernels.linear_codes import linear_codes
+        from folovllm.layers.quantization.kernels.round_rows import round_rows
 
+        if self.scheme.activation_bits is not None:
+            codes, scale = round_rows(x, torch.int8)
+            x = (codes * scale).to(x.dtype)
         return linear_codes(x, self.packed, layer.bias, invariant=self.invariant)
 
 
@@ -103,37 +101,44 @@ class Int8Linear(QuantizedLinear):
 
 
 class PlainFp8Linear(QuantizedLinear):
-    """The weight that the numbers of 8 bits mean, an input that is rounded as they are, and Fp8Linear's result."""
-
-    def process_weights_after_loading(self, layer: Linear) -> None:
-        numbers, scale = round_to_e4m3(layer.weight.detach())
-        layer.weight = nn.Parameter((numbers.float() * scale).to(self.dtype), requires_grad=False)
+    """The weight that the numbers of 8 bits mean, many rows that are rounded as they are, and Fp8Linear's result."""
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        if len(x) <= FEW_ROWS:
+            return F.linear(x, layer.weight, layer.bias)
         numbers, scale = round_to_e4m3(x)
         out = F.linear((numbers.float() * scale).to(x.dtype), layer.weight).to(torch.bfloat16).to(x.dtype)
         return out if layer.bias is None else out + layer.bias
 
 
-class Fp8Linear(QuantizedLinear):
-    """Its result is rounded to bfloat16, whatever the model's dtype: torch scales by row and column in no other."""
+class Fp8Linear(TritonCodesLinear):
+    """Few rows are multiplied as they are. Of many, the result is rounded to bfloat16, whatever the model's dtype:
+    torch scales by row and column in no other."""
 
-    def process_weights_after_loading(self, layer: Linear) -> None:
-        _check_multiple(self.name, layer.weight, 16)
-        numbers, scale = round_to_e4m3(layer.weight.detach())
-        layer.weight, self.scale = nn.Parameter(numbers, requires_grad=False), scale.T.contiguous()
-        self.one = None if scales_rows(numbers.device) else torch.ones((), device=numbers.device)
+    by_outputs = True  # torch's product reads the same words, an output after the other
+
+    def keep(self, layer: Linear, codes: Codes) -> None:
+        if len(codes.values) % 16:
+            raise ModelLoadError(
+                f"{self.name} has {len(codes.values)} outputs: on a GPU, products with e4m3 on both sides take "
+                "multiples of 16; give quantization='w4a16', or dtype='float32'"
+            )
+        self.one = None if scales_rows(codes.values.device) else torch.ones((), device=codes.values.device)
+        super().keep(layer, codes)
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        from folovllm.layers.quantization.kernels.linear_codes import linear_codes
         from folovllm.layers.quantization.kernels.round_rows import round_rows
 
-        numbers, scale = round_rows(x, FP8)
-        weight, one = layer.weight.T, self.one
+        if len(x) <= FEW_ROWS:
+            return linear_codes(x, self.packed, layer.bias)
+        weight, one, scales = layer.weight.transpose(0, 1).flatten(1).view(FP8).T, self.one, self.packed.scale[:1]
+        numbers, scale = round_rows(x, FP8, in_lines=True)
         if one is None:
-            out = torch._scaled_mm(numbers, weight, scale_a=scale, scale_b=self.scale, out_dtype=torch.bfloat16)
+            out = torch._scaled_mm(numbers, weight, scale_a=scale, scale_b=scales, out_dtype=torch.bfloat16)
         else:  # the same scales behind the product
             sums = torch._scaled_mm(numbers, weight, scale_a=one, scale_b=one, out_dtype=torch.float32)
-            out = (sums * self.scale * scale).to(torch.bfloat16)
+            out = (sums * scales * scale).to(torch.bfloat16)
         out = out.to(x.dtype)
         return out if layer.bias is None else out + layer.bias
 

@@ -142,14 +142,14 @@ def _weights(
         high = _half(words, offset, PLACE * BITS + 16, BITS, E4M3).to(DTYPE)
     else:
         if E4M3:
-            ASM: tl.constexpr = E4M3_BF16 if BF16 else E4M3_FP16
+            move: tl.constexpr = E4M3_BF16 if BF16 else E4M3_FP16
             shifted = words << (8 - PLACE * BITS)
-            both = tl.inline_asm_elementwise(ASM, "=r,r", [shifted], dtype=tl.int32, is_pure=True, pack=1)
+            both = tl.inline_asm_elementwise(move, "=r,r", [shifted], dtype=tl.int32, is_pure=True, pack=1)
         else:
-            ASM: tl.constexpr = CODES_BF16 if BF16 else CODES_FP16
+            take: tl.constexpr = CODES_BF16 if BF16 else CODES_FP16
             less = (offset.to(tl.int32) + (0xC300 if BF16 else 0xE400)) * 0x10001  # -128 (-1024) - offset, twice
             args = [words >> (PLACE * BITS), less[:, None]]
-            both = tl.inline_asm_elementwise(ASM, "=r,r,r", args, dtype=tl.int32, is_pure=True, pack=1)
+            both = tl.inline_asm_elementwise(take, "=r,r,r", args, dtype=tl.int32, is_pure=True, pack=1)
         low, high = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
     return tl.reshape(tl.join(low, high), [words.shape[0], 2 * words.shape[1]])
 
@@ -259,7 +259,7 @@ def linear_codes(
     out = torch.empty(num_rows, outs, dtype=x.dtype, device=x.device)
     if not num_rows:
         return out
-    small, strides = wants_small_tiles(x.device), packed.words.stride()[:2]
+    small, strides, is_float = wants_small_tiles(x.device), packed.words.stride()[:2], packed.offset is None
     tensor_memory = not small and has_tensor_memory(x.device)
     plan = choose_plan(
         num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=small, tensor_memory=tensor_memory
@@ -268,9 +268,9 @@ def linear_codes(
     sums = torch.empty(plan.splits, num_rows, outs, dtype=torch.float32, device=x.device) if split else out
     grid = (triton.cdiv(num_rows, plan.rows) * triton.cdiv(outs, plan.outs), plan.splits)
     _linear_codes_kernel[grid](
-        x, packed.words, packed.scale, packed.offset, sums if split or bias is None else bias, sums, num_rows,
-        num_lines, triton.cdiv(num_lines, plan.splits), packed.in_features, outs, x.stride(0), *strides,
-        BITS=packed.bits, GROUP=packed.group, PIECE=2 * words, E4M3=packed.offset is None,
+        x, packed.words, packed.scale, packed.scale if is_float else packed.offset,
+        sums if split or bias is None else bias, sums, num_rows, num_lines, triton.cdiv(num_lines, plan.splits), packed.in_features, outs, x.stride(0), *strides,
+        BITS=packed.bits, GROUP=packed.group, PIECE=2 * words, E4M3=is_float,
         EVEN=packed.in_features == num_lines * words * 32 // packed.bits,
         HAS_BIAS=bias is not None and not split, BLOCK_M=plan.rows, BLOCK_N=plan.outs,
         INTERPRETED=INTERPRETED, **launch, num_warps=plan.warps, num_stages=plan.stages,

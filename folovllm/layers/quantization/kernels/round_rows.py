@@ -24,14 +24,16 @@ LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 
 @triton.jit
 def _round_rows_kernel(
-    x_ptr, codes_ptr, scale_ptr, stride_x, size, largest,
-    FLOAT: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+    x_ptr, codes_ptr, scale_ptr, stride_x, size, columns, largest,
+    FLOAT: tl.constexpr, IN_LINES: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait_for_kernel_before(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    inside = column < size
-    x = tl.load(x_ptr + row * stride_x + column, mask=inside, other=0.0).to(tl.float32)
+    place = tl.arange(0, BLOCK)
+    column = place
+    if IN_LINES:  # bytes of a word: piece 0 and 1 of its lower half, then of the upper one
+        column = place // 128 * 128 + place % 2 * 64 + place % 128 // 4 * 2 + place % 4 // 2
+    x = tl.load(x_ptr + row * stride_x + column, mask=column < size, other=0.0).to(tl.float32)
     # The sum of zeros is NaN where a number is NaN or infinite, which the maximum may not see.
     scale = tl.div_rn(tl.max(tl.abs(x), axis=0), largest) + tl.sum(x * 0.0, axis=0)
     tl.store(scale_ptr + row, scale)
@@ -40,19 +42,23 @@ def _round_rows_kernel(
         code = to_e4m3(number)
     else:  # 1.5 * 2^23 + n has no bit behind the point: the sum rounds to a whole number, ties to even
         code = ((number + 12582912.0) - 12582912.0).to(tl.int32)
-    tl.store(codes_ptr + row * size + column, code.to(codes_ptr.dtype.element_ty), mask=inside)
+    tl.store(codes_ptr + row * columns + place, code.to(codes_ptr.dtype.element_ty), mask=place < columns)
 
 
-def round_rows(x: torch.Tensor, dtype: torch.dtype, least_rows: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def round_rows(
+    x: torch.Tensor, dtype: torch.dtype, least_rows: int = 0, *, in_lines: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(codes [num_rows, size] of `dtype`, scales [num_rows, 1] float32) of x [num_rows, size], whose rows may be
-    strided. dtype: of LARGEST. least_rows: codes has at least so many; what is behind x's is undefined."""
+    strided. dtype: of LARGEST. least_rows: codes has at least so many; what is behind x's is undefined. in_lines: the
+    columns as linear_codes has those of 8 bits, filled up with zeros to whole lines of 128."""
     (num_rows, size), is_float = x.shape, dtype.is_floating_point
-    codes = torch.empty(max(num_rows, least_rows), size, dtype=torch.uint8 if is_float else dtype, device=x.device)
+    columns, kept = -(-size // 128) * 128 if in_lines else size, torch.uint8 if is_float else dtype
+    codes = torch.empty(max(num_rows, least_rows), columns, dtype=kept, device=x.device)
     scale = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)
-    block = triton.next_power_of_2(size)
+    block = triton.next_power_of_2(columns)
     if num_rows:
         _round_rows_kernel[(num_rows,)](
-            x, codes, scale, x.stride(0), size, LARGEST[dtype], FLOAT=is_float, BLOCK=block,
+            x, codes, scale, x.stride(0), size, columns, LARGEST[dtype], FLOAT=is_float, IN_LINES=in_lines, BLOCK=block,
             **dependent_launch(x.device), num_warps=min(max(block // 256, 4), 16),
         )  # fmt: skip
     return codes.view(dtype), scale

@@ -1,0 +1,178 @@
+"""Products with codes and with e4m3 weights: the instructions that take two codes apart are exact, numbers of 8 bits
+mean the same in every layout, and few rows are multiplied as they are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from folovllm.layers.linear import Linear
+from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3, round_to_nearest
+from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear, TritonCodesLinear, rounds_inputs
+from folovllm.layers.quantization.plan import choose_plan
+from folovllm.quant_scheme import ONLINE, QuantScheme
+from tests.m4.attention_reference import KERNEL_DEVICE
+
+pytest.importorskip("triton")
+from folovllm.layers.quantization.kernels import linear_codes as module
+from folovllm.layers.quantization.kernels.linear_codes import linear_codes, pack_codes
+from folovllm.layers.quantization.kernels.round_rows import round_rows
+
+EVERY_NUMBER = torch.tensor([byte for byte in range(256) if byte & 0x7F != 0x7F], dtype=torch.uint8)  # but for NaN
+
+
+def halves(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """int64 [n], of 32 bits each -> its two numbers of 16 bits, float64 [n, 2], the lower half first."""
+    numbers = torch.stack([bits & 0xFFFF, bits >> 16], 1)
+    return (numbers - ((numbers & 0x8000) << 1)).to(torch.int16).view(dtype).double()
+
+
+def run(asm: str, dtype: torch.dtype, *args: torch.Tensor) -> torch.Tensor:
+    """What a PTX block of these few instructions leaves in $0, [n, 2]. Its one sum is not rounded here."""
+    values = {f"${place}": value for place, value in enumerate(args, 1)}
+
+    def value(name: str) -> torch.Tensor:
+        return torch.full_like(args[0], int(name, 0)) if name[0].isdigit() else values[name]
+
+    for step in re.findall(r"[a-z][\w.]+ [^;{}]+(?=;)", asm):
+        operation, *names = re.split(r",? ", step)
+        if operation == "reg":
+            continue
+        target, *sources = names
+        if operation.startswith("fma"):
+            a, b, c = (halves(value(name), dtype) for name in sources)
+            return a * b + c
+        a, *rest = map(value, sources)
+        if operation == "mov.b32":
+            values[target] = a
+        elif operation == "and.b32":
+            values[target] = a & rest[0]
+        elif operation == "shr.b32":
+            values[target] = a >> rest[0]
+        else:
+            assert (operation, sources[3]) == ("lop3.b32", "0xea")
+            values[target] = (a & rest[0]) | rest[1]
+    raise AssertionError(asm)
+
+
+@pytest.mark.parametrize(
+    ("asm", "dtype", "less"),
+    [(module.CODES_BF16, torch.bfloat16, 0xC300), (module.CODES_FP16, torch.float16, 0xE400)],
+)
+def test_two_codes_of_4_bits_less_their_offset_are_exact(asm, dtype: torch.dtype, less: int) -> None:
+    low, high, offset, rest = torch.cartesian_prod(*(torch.arange(16),) * 3, torch.tensor([0, 0xFFF])).T
+    words = ((rest << 4 | high) << 16) | (rest << 4) | low
+    found = run(asm.value, dtype, words, (offset + less) * 0x10001)
+    assert torch.equal(found, torch.stack([low - offset, high - offset], 1).double())
+    assert torch.equal(found.to(dtype).double(), found)
+
+
+@pytest.mark.parametrize(("asm", "dtype"), [(module.E4M3_BF16, torch.bfloat16), (module.E4M3_FP16, torch.float16)])
+def test_two_e4m3_numbers_are_exact(asm, dtype: torch.dtype) -> None:
+    numbers, other = EVERY_NUMBER.long(), EVERY_NUMBER.long().flip(0)
+    words = (numbers << 24) | (other << 16) | (other << 8) | numbers
+    found = run(asm.value, dtype, words)
+    want = torch.stack([EVERY_NUMBER.flip(0).view(FP8), EVERY_NUMBER.view(FP8)], 1).double()
+    assert torch.equal(found, want)
+    assert torch.equal(found.to(dtype).double(), found)
+    assert torch.equal(found.signbit(), want.signbit())
+
+
+def numbers_of(outs: int, size: int, group: int) -> Codes:
+    numbers, scale = round_to_e4m3(torch.randn(outs, size).unflatten(1, (-1, group)))
+    return Codes(numbers.flatten(1).to(KERNEL_DEVICE), scale.flatten(1).to(KERNEL_DEVICE), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_every_e4m3_number(dtype: torch.dtype) -> None:
+    """x picks the columns one by one: no sum, so nothing is rounded."""
+    numbers = EVERY_NUMBER.view(FP8)[None].to(KERNEL_DEVICE)
+    codes = Codes(numbers.repeat(2, 1), torch.full((2, 1), 0.5, device=KERNEL_DEVICE), None)
+    picks = torch.eye(len(EVERY_NUMBER), device=KERNEL_DEVICE)[::7].to(dtype)
+    for by_outputs in (False, True):
+        got = linear_codes(picks, pack_codes(codes, 8, by_outputs=by_outputs))
+        assert torch.equal(got.float(), codes.dequantize().T[::7])
+
+
+@pytest.mark.parametrize(("outs", "size", "group"), [(40, 256, 128), (33, 192, 64), (16, 144, 16), (20, 200, 200)])
+@pytest.mark.parametrize("by_outputs", [False, True])
+def test_products_with_e4m3(outs: int, size: int, group: int, by_outputs: bool) -> None:
+    codes = numbers_of(outs, size, group)
+    packed, bias = pack_codes(codes, 8, by_outputs=by_outputs), torch.randn(outs, device=KERNEL_DEVICE)
+    for rows, invariant in ((1, False), (20, False), (3, True)):
+        x = torch.randn(rows, size, device=KERNEL_DEVICE)
+        want = x.double() @ codes.dequantize().double().T + bias.double()
+        got = linear_codes(x, packed, bias, invariant=invariant).double()
+        torch.testing.assert_close(got, want, atol=1e-5 * float(want.abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize("size", [128, 200])
+def test_a_rounded_row_and_the_weight_have_their_columns_in_the_same_order(size: int) -> None:
+    codes = numbers_of(16, size, size)
+    words = pack_codes(codes, 8, by_outputs=True).words.transpose(0, 1)
+    assert words.is_contiguous()
+    x = codes.values.float()  # its rows are rounded to themselves
+    x[:, 0] = 448
+    numbers, scale = round_rows(x, FP8, in_lines=True)
+    assert scale.eq(1).all()
+    weight, same = words.flatten(1).view(torch.uint8), numbers.view(torch.uint8) == words.flatten(1).view(torch.uint8)
+    assert weight.shape == numbers.shape == (16, 128 if size == 128 else 256)
+    assert same[:, 1:].all()  # but for the column that sets the scale
+
+
+def made(method: Fp8Linear | PlainFp8Linear, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    layer = Linear(weight.shape[1], len(weight), method=method)
+    method.dtype = x.dtype
+    layer.weight.data = weight.to(KERNEL_DEVICE)
+    method.process_weights_after_loading(layer)
+    return layer(x)
+
+
+def test_few_rows_are_multiplied_as_they_are_and_many_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    if KERNEL_DEVICE == "cpu":  # where torch has no scales by row
+        monkeypatch.setattr("folovllm.layers.quantization.cuda.scales_rows", lambda device: False)
+    weight = torch.randn(32, 200)
+    numbers, scale = round_to_e4m3(weight)
+    meant = (numbers.float() * scale).double().to(KERNEL_DEVICE)
+    for rows in (FEW_ROWS, FEW_ROWS + 1):
+        x = torch.randn(rows, 200, device=KERNEL_DEVICE).bfloat16()
+        ours, plain = (made(method(ONLINE["fp8"], "layer"), weight, x) for method in (Fp8Linear, PlainFp8Linear))
+        error = (ours.double() - x.double() @ meant.T).norm() / ours.double().norm()
+        assert (error < 5e-3) == (rows == FEW_ROWS)  # a rounded input is off by 2e-2
+        torch.testing.assert_close(ours, plain, atol=0.1, rtol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "invariant", "rounds"),
+    [
+        (torch.bfloat16, (9, 0), False, True), (torch.float16, (8, 9), False, True),
+        (torch.float32, (9, 0), False, False), (torch.bfloat16, (9, 0), True, False),
+        (torch.bfloat16, (8, 0), False, False),
+    ],
+)  # fmt: skip
+def test_no_input_is_rounded_where_a_batch_must_not_matter(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], invariant: bool, rounds: bool
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+    assert rounds_inputs(dtype, torch.device("cuda"), invariant=invariant) is rounds
+
+
+def test_4_bits_by_rounded_inputs() -> None:
+    """Groups are no obstacle: the input is rounded, and the codes are multiplied by what that means."""
+    method = TritonCodesLinear(QuantScheme("plain", 4, 32, True, 8), "layer")
+    weight, x = torch.randn(16, 64), torch.randn(5, 64, device=KERNEL_DEVICE)
+    layer = Linear(64, 16, method=method)
+    layer.weight.data = weight.to(KERNEL_DEVICE)
+    method.process_weights_after_loading(layer)
+    codes, scale = round_rows(x, torch.int8)
+    meant = round_to_nearest(weight, bits=4, group_size=32, symmetric=True).dequantize().to(KERNEL_DEVICE)
+    torch.testing.assert_close(layer(x).double(), (codes * scale).double() @ meant.double().T, atol=1e-4, rtol=1e-4)
+
+
+def test_a_tile_for_32_rows_and_half_of_the_tensor_memory() -> None:
+    plan = choose_plan(32, 1024, 12, 2, invariant=False, small=False)
+    assert (plan.rows, plan.outs) == (32, 64)
+    assert choose_plan(300, 1024, 12, 2, invariant=False, small=False).outs == 128
+    assert choose_plan(300, 1024, 12, 2, invariant=False, small=False, tensor_memory=True).outs == 64
