@@ -33,10 +33,12 @@ def checked_cuda(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: p
 
 
 def engine(folder: Path, quantization: str) -> LLMEngine:
+    """In float32 fp8 rounds no input."""
     settings: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": 8, "num_kv_blocks": 4, "max_num_batched_tokens": 8}
     return LLM(
         make_hf_folder(folder, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1),
-        skip_tokenizer_init=True, dtype="float32", device="cuda", quantization=quantization, **settings,
+        skip_tokenizer_init=True, dtype="bfloat16" if quantization == "fp8" else "float32", device="cuda",
+        quantization=quantization, **settings,
     ).engine  # fmt: skip
 
 
@@ -70,6 +72,7 @@ def test_a_product_that_is_no_good_here_is_replaced_by_torchs(
     monkeypatch.setattr(module, kernel, fault)
     made = engine(tmp_path, quantization)
     (message,) = our_warnings(caplog)
-    assert "torch takes the place of a kernel, which is slower: the kernel 'linear' " in message
+    bits = 16 if quantization == "fp8" else 32
+    assert f"which is slower, and quantised weights take {bits} bits: the kernel 'linear' " in message
     assert ("fails with RuntimeError: PTX assembler" if result is None else "is off by") in message
     assert product(made) is instead

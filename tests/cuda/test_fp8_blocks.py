@@ -14,20 +14,29 @@ from transformers import AutoModelForCausalLM
 from folovllm import LLM, ModelLoadError, SamplingParams
 from folovllm.layers.linear import PLAIN
 from folovllm.layers.quantization.codes import Codes
+from folovllm.layers.quantization.cuda import TritonCodesLinear
 from folovllm.layers.quantization.formats import FORMATS
 from folovllm.layers.quantization.linear import DequantizedLinear, QuantizedLinears
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import cut_tensor, shard_of
 from folovllm.quant_scheme import QuantScheme, read_scheme
 from tests.cuda.fp8_folders import SETTINGS, UNEVEN, Tensors, edited, make_fp8_folder, to_blocks
+from tests.fake_cuda import FakeCuda
 from tests.helpers import hf_greedy, tiny_hf_config
 
 PROMPTS = [[5, 99, 17, 3, 100, 41], [7, 7, 1], list(range(20, 40))]
 SCHEME = read_scheme(SETTINGS)
 
 
+def engine(folder: Path, device: str = "cpu", **options: Any) -> LLM:
+    return LLM(str(folder), dtype="float32", device=device, skip_tokenizer_init=True, **options)
+
+
 def say(folder: Path, **options: Any) -> list[list[int]]:
-    llm = LLM(str(folder), dtype="float32", device="cpu", skip_tokenizer_init=True, **options)
+    return speak(engine(folder, **options))
+
+
+def speak(llm: LLM) -> list[list[int]]:
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     return [list(output.outputs[0].token_ids) for output in llm.generate(PROMPTS, params, use_tqdm=False)]
 
@@ -46,6 +55,18 @@ def test_tokens_are_hugging_faces(folders: tuple[Path, Path]) -> None:
     folder, meant = folders
     assert say(folder) == expected(meant)
     assert say(folder, quantization="fp8", max_num_batched_tokens=8, batch_invariant=True) == expected(meant)
+
+
+@pytest.mark.slow
+def test_on_a_gpu_they_stay_in_8_bits(folders: tuple[Path, Path], fake_cuda: FakeCuda) -> None:
+    pytest.importorskip("triton")
+    folder, meant = folders
+    small: dict[str, Any] = {"max_num_seqs": 2, "max_model_len": 48, "num_kv_blocks": 8, "max_num_batched_tokens": 16}
+    llm = engine(folder, "cuda", **small)
+    down = llm.engine.runner.model.model.layers[0].mlp.down_proj
+    assert (type(down.method), down.weight.nbytes) == (TritonCodesLinear, 192 * 384)  # filled up to whole lines
+    assert speak(llm) == expected(meant)
+    assert fake_cuda.launches["graph"] > 0
 
 
 def test_without_a_compiler_tokens_are_the_same(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
