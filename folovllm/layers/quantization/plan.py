@@ -41,18 +41,16 @@ def choose_plan(
     """By the weight's size, and by which of MOST_ROWS there are.
 
     small: a GPU with less shared memory than Hopper's. tensor_memory: one whose matrix units keep sums and weights in a
-        memory of 512 columns; the largest tile would take all of them, and an SM would have one program.
+        memory of 512 columns; the largest tile takes all of them, and one of 32 rows spills registers.
     """
     few = num_rows <= MOST_ROWS[0] and not invariant
     if element_size > 2:  # by threads, not by matrix units
         tile_rows, tile_outs, warps, stages = 32, 32, 4, 2
     elif few:
         tile_rows, tile_outs, warps, stages = 16, 64, 4, 4
-    elif invariant:
-        tile_rows, tile_outs, warps, stages = 32, 64, 4, 3
-    elif num_rows <= MOST_ROWS[1]:
-        tile_rows, tile_outs, warps, stages = 32, 64, 4, 3 if small else 4
-    elif num_rows <= MOST_ROWS[2] or small or tensor_memory:
+    elif (invariant or num_rows <= MOST_ROWS[1]) and not tensor_memory:
+        tile_rows, tile_outs, warps, stages = 32, 64, 4, 3 if small or invariant else 4
+    elif invariant or num_rows <= MOST_ROWS[2] or small or tensor_memory:
         tile_rows, tile_outs, warps, stages = 64, 64, 4, 2 if small else 3
     else:
         tile_rows, tile_outs, warps, stages = 64, 128, 8, 3
