@@ -30,6 +30,7 @@ AFTER = (
     "folovllm/attention/backends/turing.py",
     "folovllm/bench/**",
     "folovllm/core/observer.py",
+    "folovllm/csrc/extras.h",
     "folovllm/engine/busy_loop.py",
     "folovllm/engine/deltas.py",
     "folovllm/engine/engine_client.py",
