@@ -28,6 +28,7 @@ NOT_MANAGED = (
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
     "folovllm/bench/**",
+    "folovllm/core/group_prefixes.py",
     "folovllm/core/observer.py",
     "folovllm/engine/busy_loop.py",
     "folovllm/engine/deltas.py",
@@ -45,6 +46,7 @@ AFTER = (
     "folovllm/entrypoints/template_*.py",
     "folovllm/entrypoints/trace_texts.py",
     "folovllm/hf_config_checks.py",
+    "folovllm/kv_cache_groups.py",
     "folovllm/models/checkpoint.py",
     "folovllm/models/transformers_model.py",
     "folovllm/serving/**",

@@ -152,7 +152,8 @@ def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> P
         return None
     attention, down = layers[0].self_attn.attn, _products(layers[0])["down"]
     backend, cache = attention.backend, attention.kv_cache
-    if not isinstance(backend, CPUBackend) or cache is None or any(layer.self_attn.attn.extras for layer in layers):
+    attentions = [layer.self_attn.attn for layer in layers]
+    if not isinstance(backend, CPUBackend) or cache is None or any(each.extras or each.group for each in attentions):
         return None
     if (flowing, cache.dtype) not in backend.dtypes or attention.head_size % HEAD_SIZE_STEP:
         return None
