@@ -29,6 +29,7 @@ NOT_MANAGED = (
 AFTER = (
     "folovllm/attention/backends/turing.py",
     "folovllm/bench/**",
+    "folovllm/core/group_prefixes.py",
     "folovllm/core/observer.py",
     "folovllm/csrc/extras.h",
     "folovllm/engine/busy_loop.py",
@@ -47,6 +48,7 @@ AFTER = (
     "folovllm/entrypoints/template_*.py",
     "folovllm/entrypoints/trace_texts.py",
     "folovllm/hf_config_checks.py",
+    "folovllm/kv_cache_groups.py",
     "folovllm/models/checkpoint.py",
     "folovllm/models/transformers_model.py",
     "folovllm/serving/**",
