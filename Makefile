@@ -32,7 +32,7 @@ BIN    := $(VENV)/bin
 PYTEST  = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 QUICK   = "not exhaustive and not real_model and not serve and not browser and not ray"
 # What the engine and its public face promise; and what proves the repository to those who make it.
-PROMISES = $(wildcard tests/m[0-9]*) tests/cli tests/clients tests/simulator tests/tracing tests/transformers_models
+PROMISES = $(wildcard tests/m[0-9]*) tests/cli tests/clients tests/cuda tests/simulator tests/tracing tests/transformers_models
 MAKERS   = tests/bench tests/campaign tests/docs tests/gpu tests/milestones tests/workshop
 # --no-compile: Python compiles a module when it is first imported, and of 180 MB two thirds never are.
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
