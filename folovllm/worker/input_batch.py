@@ -166,8 +166,7 @@ class InputBatch:
         none = np.empty(0, np.int64)
         at, for_graph = none if logits_at is None else logits_at, none
         if shape is not None:
-            token_ids, positions, slots, seq_lens, order, *_ = arrays
-            for_graph = shape.pack(token_ids, positions, slots, flat.ends, seq_lens, order, self.block_size)
+            for_graph = shape.pack(arrays[:5], flat.ends, self.block_size)
         *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at, packed = upload(
             self.device, *arrays, drawn_rows, unknown, flat.rows[unknown], at, for_graph
         )

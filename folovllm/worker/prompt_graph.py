@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,11 +42,11 @@ class PromptGraphs:
         self.graph_bytes: dict[int, int] = {}
 
     @torch.inference_mode()
-    def record(self, pool: tuple[int, int]) -> None:
+    def record(self, pool: Any) -> None:
         """In the memory of `pool`. The largest comes first, so that all others fit into its memory."""
         none = np.zeros(0, np.int64)
         for shape in reversed(self.shapes):
-            only_padding = shape.pack(none, none, none, none, none, none, self.block_size)
+            only_padding = shape.pack([none] * 5, none, self.block_size)
             self.packed[: shape.num_words].copy_(torch.from_numpy(only_padding))
             graph, num_bytes = record_graph(self.model, lambda shape=shape: self._forward(shape), pool)  # type: ignore[misc]
             self.recorded[shape.num_tokens], self.graph_bytes[shape.num_tokens] = graph, num_bytes
@@ -75,9 +76,7 @@ class PromptGraphs:
         return self.hidden[: shape.num_tokens]
 
 
-def record_graph(
-    model: DecoderForCausalLM, forward: Callable[[], None], pool: tuple[int, int]
-) -> tuple[torch.cuda.CUDAGraph, int]:
+def record_graph(model: DecoderForCausalLM, forward: Callable[[], None], pool: Any) -> tuple[torch.cuda.CUDAGraph, int]:
     """What `forward` launches, and the bytes that recording it took. Nothing that is made there may be kept: it would
     be in the pool, where every graph writes."""
     forward()  # what a kernel does at its first call, compiling among it, must not be recorded

@@ -19,6 +19,7 @@ vLLM: none, its kernel for attention takes decodes and prompts as one batch (v1/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -55,14 +56,13 @@ class PromptShape:
         """Of pack(): three arrays of int64, and those of int32."""
         return 3 * self.num_tokens + -(-sum(self.lengths) // 2)
 
-    def pack(
-        self, token_ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, ends: np.ndarray, seq_lens: np.ndarray,
-        order: np.ndarray, block_size: int,
-    ) -> np.ndarray:  # fmt: skip
-        """[num_words] int64 of a step with `len(order)` decodes in front.
+    def pack(self, arrays: Sequence[np.ndarray], ends: np.ndarray, block_size: int) -> np.ndarray:
+        """[num_words] int64 of a step with decodes in front.
 
-        token_ids, positions, slots: of its tokens.  ends, seq_lens: of its sequences.  order: of its decodes.
+        arrays: token_ids, positions and slots of its tokens, seq_lens of its sequences, decode_order of its decodes.
+        ends: behind which token each sequence ends.
         """
+        token_ids, positions, slots, seq_lens, order = arrays
         packed, size = np.zeros(self.num_words, np.int64), self.num_tokens
         count, decodes = len(token_ids), len(order)
         by_token = packed[: 3 * size].reshape(3, size)

@@ -54,8 +54,8 @@ def test_decodes_prompts_and_padding_share_an_array() -> None:
     """Two decodes, of 9 and 5 tokens, and a prompt of three tokens; in a graph of 8 tokens with 4 decodes, 2 prompts
     and the padding, which has 3 tokens."""
     shape = PromptShape(8, num_decodes=4, num_prompts=3)
-    tokens = np.array([[7, 8, 1, 2, 3], [8, 4, 0, 1, 2], [40, 41, 12, 13, 14]])
-    packed = shape.pack(*tokens, np.array([1, 2, 5]), np.array([9, 5, 3]), np.array([0, 1]), block_size=2)
+    tokens = [np.array(each) for each in ([7, 8, 1, 2, 3], [8, 4, 0, 1, 2], [40, 41, 12, 13, 14])]
+    packed = shape.pack([*tokens, np.array([9, 5, 3]), np.array([0, 1])], np.array([1, 2, 5]), block_size=2)
     assert packed.shape == (shape.num_words,)
     tables = torch.zeros(7, 5, dtype=torch.int32)
     input_ids, positions, metadata = shape.unpack(torch.from_numpy(packed), tables, 10)

@@ -36,7 +36,7 @@ def padded(case: Case, shape: PromptShape) -> torch.Tensor:
     count, lens, none = len(case.q), m.seq_lens.cpu().numpy(), np.zeros(len(case.q), np.int64)
     slots, ends = m.slot_mapping.cpu().numpy(), m.query_start_loc[1:].cpu().numpy()
     order = longest_first(lens[: m.num_decodes], 0)
-    packed = torch.from_numpy(shape.pack(none, none, slots, ends, lens, order, cache.shape[2])).to(KERNEL_DEVICE)
+    packed = torch.from_numpy(shape.pack([none, none, slots, lens, order], ends, cache.shape[2])).to(KERNEL_DEVICE)
     tables = torch.zeros(shape.num_seqs, max(8, m.block_tables.shape[1]), dtype=torch.int32, device=KERNEL_DEVICE)
     width, rest = m.block_tables.shape[1], len(lens) - m.num_decodes
     tables[: m.num_decodes, :width] = m.block_tables[: m.num_decodes]
