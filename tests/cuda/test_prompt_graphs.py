@@ -26,6 +26,15 @@ __all__ = ["folder"]
 
 
 @pytest.fixture
+def fake_cuda() -> Iterator[FakeCuda]:
+    """With graphs for steps with prompts."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU: tests/gpu runs there, and kernels are compiled instead of interpreted")
+    with fake_cuda_machine(total_bytes=2 << 30, prompt_graphs=True) as machine:
+        yield machine
+
+
+@pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], int]]:
     """Of each replay, how many tokens each sequence had, and how many the graph has."""
     found: list[tuple[list[int], int]] = []
