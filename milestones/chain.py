@@ -55,6 +55,8 @@ AFTER = (
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",
     "folovllm/utils/named_files.py",
+    "folovllm/worker/prompt_graph.py",
+    "folovllm/worker/prompt_shape.py",
     "folovllm/sample/structured/**",
     "folovllm/simulator/**",
     "folovllm/tracing/**",
