@@ -27,8 +27,10 @@ NOT_MANAGED = (
 
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
+    "folovllm/attention/backends/turing.py",
     "folovllm/bench/**",
     "folovllm/core/observer.py",
+    "folovllm/csrc/extras.h",
     "folovllm/engine/busy_loop.py",
     "folovllm/engine/deltas.py",
     "folovllm/engine/engine_client.py",

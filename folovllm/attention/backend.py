@@ -130,6 +130,7 @@ class Attention(nn.Module):
 # The order is the order of preference.
 BACKENDS = {
     "triton": "folovllm.attention.backends.triton.TritonBackend",
+    "turing": "folovllm.attention.backends.turing.TuringBackend",
     "flash_attn": "folovllm.attention.backends.flash_attn.FlashAttnBackend",
     "cpu": "folovllm.attention.backends.cpu.CPUBackend",
     "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",

@@ -120,7 +120,8 @@ def _load_model(
 ) -> DecoderForCausalLM:  # fmt: skip
     model_config, longest = config.model_config, config.model_config.max_model_len
     if isinstance(spec, TransformersSpec):  # the worker asks it what it asks our decoder
-        return cast(DecoderForCausalLM, load_transformers_model(model_config, spec, longest, dtype, device))
+        linear = parts.ops.linear
+        return cast(DecoderForCausalLM, load_transformers_model(model_config, spec, longest, dtype, device, linear))
     weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     seed = model_config.seed
     return build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=parts.ops, group=group)

@@ -14,7 +14,7 @@ vLLM: none; it compiles and records its layers one by one (compilation/)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ctypes import Array, Structure, byref
+from ctypes import Array, Structure, addressof, byref
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -50,7 +50,7 @@ class Layer(Structure):
     _fields_ = [
         *((name, POINTER) for name in ("input_norm", "post_norm", "q_norm", "k_norm")),
         *((f"{name}_{part}", POINTER) for name in ("qkv", "o", "gate_up", "down") for part in ("weight", "bias")),
-        *((name, POINTER) for name in ("keys", "values")),
+        *((name, POINTER) for name in ("keys", "values", "extras")),
     ]
 
 
@@ -152,7 +152,9 @@ def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> P
         return None
     attention, down = layers[0].self_attn.attn, _products(layers[0])["down"]
     backend, cache = attention.backend, attention.kv_cache
-    if not isinstance(backend, CPUBackend) or cache is None or any(layer.self_attn.attn.extras for layer in layers):
+    if not isinstance(backend, CPUBackend) or cache is None:
+        return None
+    if len({layer.self_attn.attn.extras.sliding_window for layer in layers}) > 1:  # the step has one block table
         return None
     if (flowing, cache.dtype) not in backend.dtypes or attention.head_size % HEAD_SIZE_STEP:
         return None
@@ -173,12 +175,14 @@ def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> P
 
 
 def _pointers(layer: DecoderLayer) -> Layer:
-    attention, cache = layer.self_attn, layer.self_attn.attn.kv_cache
-    assert cache is not None  # for the type checker
+    attention, backend, cache = layer.self_attn, layer.self_attn.attn.backend, layer.self_attn.attn.kv_cache
+    assert cache is not None and isinstance(backend, CPUBackend)  # for the type checker
     found = Layer(
         input_norm=layer.input_layernorm.weight.data_ptr(), post_norm=layer.post_attention_layernorm.weight.data_ptr(),
         keys=cache[0].data_ptr(), values=cache[1].data_ptr(),
     )  # fmt: skip
+    if backend.compiled_extras is not None:
+        found.extras = addressof(backend.compiled_extras)
     if attention.qk_norm is not None:
         found.q_norm, found.k_norm = (weight.data_ptr() for weight in attention.qk_norm.weight)
     for name, linear in _products(layer).items():

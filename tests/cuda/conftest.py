@@ -1,5 +1,7 @@
-"""Fixtures of the tests of what the root's engine has on CUDA: random models, as in M4's."""
+"""Fixtures for the root's engine on CUDA: the stand-in for a GPU, random models, ranks as threads."""
 
-from __future__ import annotations
+from tests.m4.conftest import fake_cuda, oracle, patch_once_a_launch, small_oracle
+from tests.m6.conftest import fixed_order
+from tests.m9.ranks_support import rank_threads
 
-from tests.m4.conftest import fake_cuda, oracle, patch_once_a_launch, small_oracle  # noqa: F401
+__all__ = ["fake_cuda", "fixed_order", "oracle", "patch_once_a_launch", "rank_threads", "small_oracle"]

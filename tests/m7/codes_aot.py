@@ -1,4 +1,4 @@
-"""Compiles the products with codes for a Hopper GPU, which needs none, and prints what came out as JSON.
+"""Compiles the products with codes for a GPU, which needs none, and prints what came out as JSON.
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from folovllm.layers.quantization.kernels import linear_codes
 from folovllm.layers.quantization.plan import choose_plan
-from tests.m4.attention_aot import compile_all, compile_kernel
+from tests.m4.attention_aot import SMALL, compile_all, compile_kernel
 
 TYPES = {"words_ptr": "*i32", "scale_ptr": "*fp32", "offset_ptr": "*u8", "sums_ptr": "*fp32"}
 OUTS, LINES = 1024, 12  # as Qwen3-0.6B's down
@@ -39,7 +39,7 @@ VARIANTS = [
 def compile_variant(variant: Variant) -> dict[str, Any]:
     element_size = 4 if variant.dtype == "fp32" else 2
     plan = choose_plan(
-        variant.rows or 1, OUTS, LINES, element_size, invariant=not variant.rows, small=False
+        variant.rows or 1, OUTS, LINES, element_size, invariant=not variant.rows, small=SMALL
     )  # fmt: skip
     constants = {
         "BITS": variant.bits, "GROUP": variant.group, "PIECE": min(variant.group, 32), "EVEN": True,

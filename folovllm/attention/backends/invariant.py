@@ -30,7 +30,6 @@ class OneList(Lists):
 
 class CPUInvariantBackend(CPUBackend):
     name = "cpu_invariant"
-    supports_extras = False  # torch's operators would compute them
     lists_class = OneList
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:

@@ -1,0 +1,67 @@
+"""Every kernel compiles for every GPU that it is meant for, without one: no trap, no more shared memory, registers and
+tensor memory than there are, and no register spilled.
+
+A new kernel's program joins PROGRAMS, or a test of its own takes compiled_by(..., capability=...) and faults().
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.m4.compiling import Kernels, compiled_by, faults, needs_assembler
+
+pytest.importorskip("triton")
+pytestmark = [pytest.mark.exhaustive, needs_assembler]  # some kernels through a compiler, for each GPU
+
+# A100, L4 and RTX 40, B200, RTX 50. Hopper's have tests of their own.
+CAPABILITIES = (80, 89, 100, 120)
+ATTENTION_8_BITS = ("decode-bf16", "prefill-bf16-128", "decode-fp16", "decode-fp32-128", "store", "linear")
+PROGRAMS: dict[str, tuple[str, ...]] = {
+    "tests.m4.kernels_aot": (),
+    "tests.m4.attention_aot": ("few",),
+    "tests.m6.aot": ATTENTION_8_BITS,
+    "tests.m7.codes_aot": (),
+    "tests.m7.int8_cache_aot": (),
+    "tests.m10.experts_aot": (),
+}
+# What a T4 gets; torch computes its prompts.
+TURING = {"tests.m4.kernels_aot": (), "tests.m4.attention_aot": ("few", "decode", "merge")}
+TENSOR_MEMORY = "tiles of 64 x 128 take 528 columns of tensor memory, and compile to a trap"
+KNOWN = {
+    ("tests.m7.codes_aot", 100, "bf16-4-128-2048"): TENSOR_MEMORY,
+    ("tests.m7.codes_aot", 100, "fp16-4-128-2048"): TENSOR_MEMORY,
+}
+
+
+@pytest.fixture(scope="module")
+def faults_of(tmp_path_factory: pytest.TempPathFactory):
+    @cache
+    def find(program: str, capability: int) -> dict[str, str]:
+        words = (TURING if capability == 75 else PROGRAMS)[program]
+        kernels: Kernels = compiled_by(program, tmp_path_factory.mktemp("triton"), *words, capability=capability)
+        assert kernels
+        return faults(kernels, capability)
+
+    return find
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_kernels_have_room_on_every_gpu(program: str, capability: int, faults_of) -> None:
+    found = faults_of(program, capability)
+    assert {name: why for name, why in found.items() if (program, capability, name) not in KNOWN} == {}
+
+
+@pytest.mark.parametrize("program", TURING)
+def test_small_kernels_and_decode_have_room_on_a_t4(program: str, faults_of) -> None:
+    assert faults_of(program, 75) == {}
+
+
+@pytest.mark.parametrize(
+    ("program", "capability", "name"),
+    [pytest.param(*each, marks=pytest.mark.xfail(strict=True, reason=why)) for each, why in KNOWN.items()],
+)
+def test_what_has_no_room_yet(program: str, capability: int, name: str, faults_of) -> None:
+    assert name not in faults_of(program, capability)
