@@ -79,7 +79,9 @@ def check_kernels(
         elif hasattr(parts.ops, kernel):
             # Without their kernel, how many rows each expert has must be known on the host.
             graphs = parts.graphs and kernel != "experts"
-            without = replace(parts, ops=replace(parts.ops, **{kernel: getattr(plain.ops, kernel, None)}), graphs=graphs)
+            torchs: dict[str, Any] = {kernel: getattr(plain.ops, kernel, None)}
+            ops = replace(parts.ops, **torchs)
+            without = replace(parts, ops=ops, graphs=graphs)
         else:
             graphs = parts.graphs and plain.backend.supports_cuda_graphs
             without = replace(parts, backend=plain.backend, graphs=graphs)

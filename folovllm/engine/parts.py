@@ -109,13 +109,13 @@ def select_ops(
         from folovllm.layers.triton_ops import StackedExperts, triton_ops  # loads Triton
 
         experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
-        ops = triton_ops(linear(invariant_products() if invariant else PLAIN), experts)
+        fused = triton_ops(linear(invariant_products() if invariant else PLAIN), experts)
         if scheme is None and not invariant:
             from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
 
             if takes_few_rows(dtype, device):
-                return FewRowsOps(**vars(ops))
-        return ops
+                return FewRowsOps(**vars(fused))
+        return fused
     return LayerOps(linear(PLAIN))
 
 

@@ -74,9 +74,8 @@ def _choose_without(
     parts = choose_parts(config, hf_config, dtype, device, *rest)
     ops = select_ops(dtype, device, one_by_one=True, invariant=config.model_config.batch_invariant)
     for name in operations:
-        setattr(
-            ops, name, getattr(LayerOps(), name, None)
-        )  # a field of a dataclass; nothing has been built with it yet
+        # A field of a dataclass; nothing has been built with it yet.
+        setattr(ops, name, getattr(LayerOps(), name, None))
     return replace(parts, ops=ops)
 
 

@@ -141,7 +141,8 @@ def _few_rows_kernel(
 
 
 def constants(num_rows: int, out_features: int, in_features: int, *, gated: bool) -> dict[str, int]:
-    """What a kernel is compiled with for up to TILES[-1] rows: its tile, what it asks for ahead, its warps and its stages."""
+    """What a kernel is compiled with for so many rows, at most TILES[-1]: its tile, what it asks for ahead, its warps
+    and stages."""
     rows = next(tile for tile in TILES if tile >= num_rows)
     wide = out_features >= 32 * PROGRAMS and not (gated and rows > 32)  # the sums of both must fit into registers
     columns, chains, depth = (32 if wide else 16), (4 if wide or gated else 8), (64 if rows <= 16 else 32)
