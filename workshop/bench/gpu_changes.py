@@ -50,8 +50,8 @@ FEW_ROWS, FEWEST_ROWS = 64, 8  # the most of our own product; the least of any, 
 TURNED, MERGED = 0.8, 1.0  # us a layer that rotation and storing, and merging by the last program, add to decode
 SHARE_OF_8_BITS = 0.9  # of the rate at which bytes of 16-bit numbers are read
 WARP = 10e9  # bytes/s that one warp reads
-SORT, SORTED_AT_ONCE = 20e-6, 4 * 132  # seconds for a row's bound and its list; rows
-HOST, PROMPT_ATTENTION = 400.0, 5.5  # us: of the host for a request's first step; of a layer's attention, some tokens
+SORT, SORTED_AT_ONCE = 20e-6, 132  # seconds for a row's bound and its list; rows
+HOST, PROMPT_ATTENTION = 450.0, 9.5  # us: of the host for a request's first step; of a layer's attention in a graph
 
 
 @dataclass(frozen=True)
