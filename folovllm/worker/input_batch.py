@@ -21,7 +21,7 @@ v1/worker/gpu/input_batch.py, v1/worker/gpu/states.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -87,14 +87,19 @@ class InputBatch:
     max_num_seqs: rows.
     max_model_len: tokens that a row can hold.
     block_size: tokens per block of the KV cache.
+    num_groups: of layers that share a block table.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device, num_groups: int = 1
+    ) -> None:
         self.block_size, self.device = block_size, device
         max_blocks = -(-max_model_len // block_size)
         # Zeros of this size cost no memory until they are written: the system hands out pages at first touch.
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int64)
-        self.block_table = np.zeros((max_num_seqs, max_blocks), np.int64)
+        self.block_table, *self.further_tables = (
+            np.zeros((max_num_seqs, max_blocks), np.int64) for _ in range(num_groups)
+        )
         self.num_tokens = np.zeros(max_num_seqs, np.int64)
         self.num_known = np.zeros(max_num_seqs, np.int64)  # tokens that the host knows: all, or all but the last
         self.num_computed = np.zeros(max_num_seqs, np.int64)
@@ -117,7 +122,7 @@ class InputBatch:
         num_prompt, num_tokens = seq.get_prompt_len(), seq.get_len()
         self.token_ids[row, :num_prompt] = seq.data.prompt_token_ids
         self.token_ids[row, num_prompt:num_tokens] = seq.data.output_token_ids
-        self.block_table[row, : len(seq.block_ids)] = seq.block_ids
+        self.set_blocks(seq)
         self.num_tokens[row] = self.num_known[row] = num_tokens
         self._num_added += 1
         self._serials[row] = self._num_added
@@ -137,6 +142,8 @@ class InputBatch:
         row = self._row_of.get(seq.seq_id)
         if row is not None:
             self.block_table[row, : len(seq.block_ids)] = seq.block_ids
+            for table, block_ids in zip(self.further_tables, seq.further_tables, strict=False):
+                table[row, : len(block_ids)] = block_ids
 
     def prepare(
         self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks, pad_to: int | None = None,
@@ -167,9 +174,11 @@ class InputBatch:
         at, for_graph = none if logits_at is None else logits_at, none
         if shape is not None:
             for_graph = shape.pack(arrays[:5], flat.ends, self.block_size)
+        further = [each for table in self.further_tables for each in self._slots_and_tables(table, rows, flat)]
         *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at, packed = upload(
-            self.device, *arrays, drawn_rows, unknown, flat.rows[unknown], at, for_graph
+            self.device, *further, *arrays, drawn_rows, unknown, flat.rows[unknown], at, for_graph
         )
+        device_further, step = step[: len(further)], step[len(further) :]
         if pad_to is None:
             input_ids, positions, slots, lens, order, starts, tables = step
         else:
@@ -184,6 +193,10 @@ class InputBatch:
             max_query_len=int(num_new.max()) if pad_to is None else 1, max_seq_len=flat.max_seq_len,
             num_decodes=num_decodes,
         )  # fmt: skip
+        metadata.further = [
+            replace(metadata, slot_mapping=slots, block_tables=tables)
+            for slots, tables in zip(device_further[::2], device_further[1::2], strict=True)
+        ]
         drawn_from = None if logits_at is None else device_logits_at
         return StepInputs(
             input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, num_drawn, drawn_from, packed
@@ -224,22 +237,25 @@ class InputBatch:
         """What the model and attention read, on the host: token ids, positions, slots, lengths and order, in one array
         for a CUDA graph; starts; block tables. And how many of the first sequences compute one token."""
         token_ids = self.token_ids[flat.rows, flat.positions]
-        blocks = self.block_table[flat.rows, flat.positions // self.block_size]
-        slots = blocks * self.block_size + flat.positions % self.block_size
-        max_blocks = -(-flat.max_seq_len // self.block_size)
+        slots, tables = self._slots_and_tables(self.block_table, rows, flat)
         if pad_to is None:
             several = np.flatnonzero(num_new > 1)
             num_decodes = int(several[0]) if len(several) else len(rows)
             order = longest_first(flat.seq_lens[:num_decodes], 0)
             starts, lens = np.concatenate([[0], flat.ends]).astype(np.int32), flat.seq_lens.astype(np.int32)
-            tables = self.block_table[rows, :max_blocks].astype(np.int32)
             return (token_ids, flat.positions, slots, lens, order, starts, tables), num_decodes
+        max_blocks = tables.shape[1]
         starts, tables = np.arange(pad_to + 1, dtype=np.int32), np.zeros((pad_to, max_blocks), np.int32)
         tables[: len(slots)] = self.block_table[flat.rows, :max_blocks]
         # A sequence's rows stay together: what one of them reads, the next finds in the GPU's cache.
         order = longest_first(flat.seq_lens.repeat(num_new), pad_to - len(slots))
         block = pack_inputs(pad_to, token_ids, flat.positions, slots, flat.positions + 1, order)
         return (block, starts, tables), pad_to
+
+    def _slots_and_tables(self, table: np.ndarray, rows: np.ndarray, flat: FlatTokens) -> tuple[np.ndarray, np.ndarray]:
+        """Of one group of layers: where the tokens' keys and values go, and the block tables of the sequences."""
+        slots = table[flat.rows, flat.positions // self.block_size] * self.block_size + flat.positions % self.block_size
+        return slots, table[rows, : -(-flat.max_seq_len // self.block_size)].astype(np.int32)
 
     def advance(self, inputs: StepInputs, drawn: list[Sequence]) -> Expected:
         """After the step: what was computed is in the cache, and the sequences of `drawn` are one token longer each.

@@ -50,7 +50,8 @@ class ModelRunner:
         self.group, self.device, self.vocab_size = group, device, model.decoder_spec.vocab_size
         self._on_device = partial(torch.cuda.device, device) if device.type == "cuda" else nullcontext
         self.mover = make_mover(kv_cache, num_swap_blocks, device)
-        self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
+        num_groups = len(kv_cache.groups.windows)
+        self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device, num_groups)
         self.prompt_logprobs = PromptLogprobs(model, device)
         self.speculation = None if proposer is None else Speculation(proposer, self.batch, sampling, rejects=rejects)
 
