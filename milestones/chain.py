@@ -66,6 +66,7 @@ AFTER = (
     "tests/cli/**",
     "tests/clients/**",
     "tests/cuda/**",
+    "tests/gpu/test_prompt_graphs_gpu.py",
     "tests/ray/**",
     "tests/serve/**",
     "tests/simulator/**",
