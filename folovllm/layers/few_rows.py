@@ -81,6 +81,7 @@ class FewRowsOps(TritonOps):
         if backend is None or not backend.stores_as_is or self.norm_rotary is not norm_rotary:
             q, k, v = self.norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads)
             return layer.attn(q, k, v, metadata).flatten(1)  # type: ignore[no-any-return]
+        metadata = metadata.of_group(layer.attn.group)
         q, _, _ = norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads, cache, metadata.slot_mapping)
         return backend.forward(q, cache, metadata).flatten(1)  # type: ignore[no-any-return]
 
