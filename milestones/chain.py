@@ -28,7 +28,7 @@ NOT_MANAGED = (
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
     "folovllm/bench/**",
-    "folovllm/core/group_prefixes.py",
+    "folovllm/core/group_tables.py",
     "folovllm/core/observer.py",
     "folovllm/engine/busy_loop.py",
     "folovllm/engine/deltas.py",
