@@ -29,7 +29,7 @@ NOT_MANAGED = (
 AFTER = (
     "folovllm/attention/backends/turing.py",
     "folovllm/bench/**",
-    "folovllm/core/group_prefixes.py",
+    "folovllm/core/group_tables.py",
     "folovllm/core/observer.py",
     "folovllm/csrc/extras.h",
     "folovllm/engine/busy_loop.py",
