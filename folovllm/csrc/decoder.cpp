@@ -114,11 +114,11 @@ struct Decoder {
         if (step.num_decodes)
             Paged<T, C>::decode(heads, all, keys, values, step.queries, step.decodes, step.seq_lens, step.tables,
                                 step.max_blocks, step.num_decodes, s.block_size, s.num_heads, s.num_kv_heads,
-                                s.head_size, s.scale, attended);
+                                s.head_size, s.scale, layer.extras, attended);
         if (step.num_prefills)
             Paged<T, C>::prefill(heads, all, keys, values, step.spans, step.prefills, step.seq_lens, step.tables,
                                  step.max_blocks, step.num_prefills, s.block_size, s.num_heads, s.num_kv_heads,
-                                 s.head_size, s.scale, attended);
+                                 s.head_size, s.scale, layer.extras, attended);
         return attended;
     }
 

@@ -61,7 +61,7 @@ class Layer(Structure):
     _fields_ = [
         *((name, POINTER) for name in ("input_norm", "post_norm", "q_norm", "k_norm")),
         *((f"{name}_{part}", POINTER) for name in ("qkv", "o", "gate_up", "down") for part in ("weight", "bias")),
-        *((name, POINTER) for name in ("experts", "keys", "values")),
+        *((name, POINTER) for name in ("experts", "keys", "values", "extras")),
     ]
 
 
@@ -163,7 +163,9 @@ def _step(backend: CPUBackend, metadata: AttentionMetadata, rotary: Rotary, want
 def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> Prepared | None:
     attention, o = layers[0].self_attn.attn, layers[0].self_attn.o_proj
     backend, cache = attention.backend, attention.kv_cache
-    if not isinstance(backend, CPUBackend) or cache is None or any(layer.self_attn.attn.extras for layer in layers):
+    if not isinstance(backend, CPUBackend) or cache is None:
+        return None
+    if any(layer.self_attn.attn.group for layer in layers):  # the step has one block table
         return None
     if (flowing, cache.dtype) not in backend.dtypes or attention.head_size % HEAD_SIZE_STEP:
         return None
@@ -189,13 +191,16 @@ def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> P
 
 
 def _pointers(layer: DecoderLayer, experts: tuple[ExpertsOfLayer, Any] | None) -> Layer:
-    attention, cache = layer.self_attn, layer.self_attn.attn.kv_cache
+    attention, backend, cache = layer.self_attn, layer.self_attn.attn.backend, layer.self_attn.attn.kv_cache
     assert cache is not None  # for the type checker
+    assert isinstance(backend, CPUBackend)
     found = Layer(
         input_norm=layer.input_layernorm.weight.data_ptr(), post_norm=layer.post_attention_layernorm.weight.data_ptr(),
         experts=None if experts is None else addressof(experts[0]),
         keys=cache[0].data_ptr(), values=cache[1].data_ptr(),
     )  # fmt: skip
+    if backend.compiled_extras is not None:
+        found.extras = addressof(backend.compiled_extras)
     if attention.qk_norm is not None:
         found.q_norm, found.k_norm = (weight.data_ptr() for weight in attention.qk_norm.weight)
     for name, linear in _products(layer).items():

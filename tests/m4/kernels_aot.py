@@ -1,4 +1,4 @@
-"""Compiles the fused layers' and the sampler's kernels for a Hopper GPU, which needs none, and prints what came out.
+"""Compiles the fused layers' and the sampler's kernels for a GPU, which needs none, and prints what came out.
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets. All of them, or those that are named.
 """
