@@ -49,6 +49,7 @@ AFTER = (
     "folovllm/hf_config_checks.py",
     "folovllm/models/checkpoint.py",
     "folovllm/models/transformers_model.py",
+    "folovllm/sample/kernels/cut.py",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",
