@@ -31,7 +31,7 @@ from folovllm.layers.moe import Experts
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
 from folovllm.layers.quantization.cuda import choose_method
-from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
+from folovllm.layers.quantization.linear import DequantizedLinear, QuantizedLinear, QuantizedLinears
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.one_call import OneCallOps
 from folovllm.models.registry import ModelSpec
@@ -97,6 +97,8 @@ def select_ops(
     def linear(plain: LinearMethod, method: type[QuantizedLinear] | None = None) -> LinearMethod:
         if scheme is None:
             return plain
+        if scheme.of_numbers:
+            return QuantizedLinears(scheme, partial(DequantizedLinear, plain=plain), plain)
         chosen = choose_method(scheme, device, has_triton=has_triton, invariant=invariant)
         return QuantizedLinears(scheme, method or chosen, plain)
 
@@ -107,7 +109,13 @@ def select_ops(
         from folovllm.layers.triton_ops import StackedExperts, triton_ops  # loads Triton
 
         experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
-        return triton_ops(linear(invariant_products() if invariant else PLAIN), experts)
+        fused = triton_ops(linear(invariant_products() if invariant else PLAIN), experts)
+        if scheme is None and not invariant:
+            from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
+
+            if takes_few_rows(dtype, device):
+                return FewRowsOps(**vars(fused))
+        return fused
     return LayerOps(linear(PLAIN))
 
 

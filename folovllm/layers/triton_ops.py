@@ -60,7 +60,7 @@ class TritonOps(LayerOps):
         backend, cache = layer.attn.backend, layer.attn.kv_cache
         if backend is None or not backend.stores_as_is or self.norm_rotary is not norm_rotary:
             return layer(x, rotary, metadata)
-        num_heads, num_kv_heads = layer.num_heads, layer.num_kv_heads
+        num_heads, num_kv_heads, metadata = layer.num_heads, layer.num_kv_heads, metadata.of_group(layer.attn.group)
         heads = layer.qkv_proj(x).view(-1, num_heads + 2 * num_kv_heads, layer.head_size)
         q, _, _ = norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads, cache, metadata.slot_mapping)
         return layer.o_proj(backend.forward(q, cache, metadata).flatten(1))

@@ -154,7 +154,7 @@ def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> P
     backend, cache = attention.backend, attention.kv_cache
     if not isinstance(backend, CPUBackend) or cache is None:
         return None
-    if len({layer.self_attn.attn.extras.sliding_window for layer in layers}) > 1:  # the step has one block table
+    if any(layer.self_attn.attn.group for layer in layers):  # the step has one block table
         return None
     if (flowing, cache.dtype) not in backend.dtypes or attention.head_size % HEAD_SIZE_STEP:
         return None

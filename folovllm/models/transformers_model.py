@@ -102,6 +102,10 @@ class TransformersSpec:
         return any(layer.extras for layer in self.layers)
 
     @property
+    def windows(self) -> list[int | None]:
+        return [layer.extras.sliding_window for layer in self.layers]
+
+    @property
     def kv_heads(self) -> list[tuple[int, int]]:
         return [(layer.num_kv_heads, layer.head_size) for layer in self.layers]
 

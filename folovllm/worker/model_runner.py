@@ -6,8 +6,8 @@ single ones, and only the last position of each sequence reaches the LM head:
     input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
 
 execute_model() hands a step to the device and does not wait for its tokens. Before they are asked for, another step may
-be launched, which reads this one's tokens where they are, on the device. Steps of one token per sequence are replayed
-from CUDA graphs, where there are any.
+be launched, which reads this one's tokens where they are, on the device. Steps of one token per sequence and small
+steps with prompts are replayed from CUDA graphs, where there are any.
 
 vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 """
@@ -50,7 +50,8 @@ class ModelRunner:
         self.group, self.device, self.vocab_size = group, device, model.decoder_spec.vocab_size
         self._on_device = partial(torch.cuda.device, device) if device.type == "cuda" else nullcontext
         self.mover = make_mover(kv_cache, num_swap_blocks, device)
-        self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
+        num_groups = len(kv_cache.groups.windows)
+        self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device, num_groups)
         self.prompt_logprobs = PromptLogprobs(model, device)
         self.speculation = None if proposer is None else Speculation(proposer, self.batch, sampling, rejects=rejects)
 
@@ -95,7 +96,9 @@ class ModelRunner:
         fits = num_tokens == len(seqs) + num_drafted and not (num_drafted and scheduled.num_prompt_tokens)
         if self.graphs is not None and fits:
             size = self.graphs.size_for(num_tokens)
-        inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
+        prompts = None if self.graphs is None or size is not None else self.graphs.prompts
+        shape = None if prompts is None else prompts.shape_for(nums)
+        inputs = self.batch.prepare(seqs, nums, forks, size, shape)
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))
         gumbel_params = self.sampling.prepare(drawing) if drawing and drafts is None else None
@@ -104,7 +107,10 @@ class ModelRunner:
             if num_tokens > len(seqs):  # else every row is a last one
                 wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
                 inputs.metadata.last_rows_only = not wants_all
-            hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
+            if prompts is not None and shape is not None:
+                hidden = prompts.replay(inputs, shape)
+            else:
+                hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
             if self.speculation is not None and scheduled.num_prompt_tokens:
                 self.speculation.proposer.computed(seqs, inputs)
         else:

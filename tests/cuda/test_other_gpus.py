@@ -98,9 +98,7 @@ def test_a_gpu_that_torch_does_not_find_is_said_in_one_line(
         f"the CPU computes: torch {torch.__version__} finds no GPU, though NVIDIA's driver runs: {why}"
     )
     assert not recwarn.list
-    with pytest.raises(
-        ValueError, match=f"^device must exist, got 'cuda' .* 0 CUDA devices: .*{why}.*device='cpu'"
-    ):
+    with pytest.raises(ValueError, match=f"^device must exist, got 'cuda' .* 0 CUDA devices: .*{why}.*device='cpu'"):
         resolve_device(ModelConfig("m", device="cuda"))
 
 

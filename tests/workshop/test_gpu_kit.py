@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from workshop.bench.__main__ import build_parser
-from workshop.bench.time_line import GPUS, NAMES, OTHERS, kernel_seconds
+from workshop.bench.gpu_kernels import GPUS, NAMES, OTHERS, kernel_seconds
 from workshop.gpu_kit import __main__ as kit
 from workshop.gpu_kit.kernels import rows_of
 from workshop.gpu_kit.page import page

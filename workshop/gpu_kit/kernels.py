@@ -1,4 +1,4 @@
-"""Single kernels in a loop, and those of whole decode steps, beside what time_line.py predicts for them.
+"""Single kernels in a loop, and those of whole decode steps, beside what gpu_kernels.py predicts for them.
 
     sampling    one launch of the draw, by batch and setting                        against draw_seconds
     products    a layer's four products and the head, by rows                       against product_seconds
@@ -37,7 +37,7 @@ from folovllm.sample.gumbel import GumbelParams, host_params
 from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
-from workshop.bench.time_line import (
+from workshop.bench.gpu_kernels import (
     LAUNCH,
     Gpu,
     codes_seconds,

@@ -63,7 +63,7 @@ def page(record: Record) -> str:
             where = f", {found['context']} tokens each" if "context" in found else ""
             lines += [f"## {title}{where}", "", *_rows(columns, rows)]
             lines += [] if note is None else [found["notes"][note], ""]
-    lines += ["Predictions are those of `workshop/bench/time_line.py`, for this GPU where it knows it.", ""]
+    lines += ["Predictions are those of `workshop/bench/gpu_kernels.py`, for this GPU where it knows it.", ""]
     for section in (_weights, _preset, _startup, _races, _trouble):
         lines += section(record)
     return "\n".join(lines).rstrip() + "\n"

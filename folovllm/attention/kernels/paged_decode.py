@@ -87,8 +87,8 @@ def _paged_decode(
         per_split = _tokens_per_split(seq_len, splits, BLOCK_N)
         start = split * per_split
         end = tl.minimum(start + per_split, seq_len)
-        if start >= end:
-            return  # _merge computes the same bounds, so it reads nothing of this split
+    if start >= end:
+        return  # _merge computes the same bounds, so it reads nothing of this split
 
     rows = tl.arange(0, GROUP_PAD)
     heads = kv_head * GROUP + rows
@@ -125,6 +125,8 @@ def _merge(
     """
     head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq)
+    if seq_len == 0:
+        return
     split, columns = tl.arange(0, MOST_SPLITS), tl.arange(0, HEAD_PAD)
     used = split * _tokens_per_split(seq_len, splits, BLOCK_N) < seq_len  # the other splits have written nothing
     used = used & (split < splits)
@@ -162,7 +164,8 @@ def paged_decode(
     key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,
         float16, bfloat16, or 8 bits that tile.py reads and multiplies in q's dtype. Any block_size. head_size up to
         256, padded to a power of two.
-    block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32, each 1 at least.
+    block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32. 0: a place in a CUDA graph for a sequence
+        that is not there, whose row of out stays as it is.
     order: [num_seqs] int32, each sequence once: in it they start, fast with the longest first. None: as in q.
     out: where to write; made if None.  num_splits: at most MAX_SPLITS; chosen from the shapes if None.
 

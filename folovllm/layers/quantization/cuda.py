@@ -23,12 +23,11 @@ from torch import nn
 
 from folovllm.errors import ModelLoadError
 from folovllm.layers.linear import Linear
-from folovllm.layers.quantization.codes import Codes
+from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
 from folovllm.layers.quantization.linear import QuantizedLinear
 from folovllm.layers.quantization.plan import MOST_ROWS
 from folovllm.quant_scheme import QuantScheme
 
-FP8, LARGEST = torch.float8_e4m3fn, 448.0
 FEWEST_ROWS = 17  # that torch._int_mm takes on a GPU
 
 
@@ -59,7 +58,7 @@ def choose_method(
 
 def plain_method(scheme: QuantScheme) -> type[QuantizedLinear]:
     """What means the same in plain torch."""
-    return PlainFp8Linear if scheme.type == "float" else QuantizedLinear
+    return PlainFp8Linear if scheme.type == "float" and not scheme.of_numbers else QuantizedLinear
 
 
 class TritonCodesLinear(QuantizedLinear):
@@ -148,13 +147,6 @@ def scales_rows(device: torch.device) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def round_to_e4m3(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row of x [num_rows, size]: (its numbers in e4m3, its scale [num_rows, 1] float32)."""
-    x = x.float()
-    scale = x.abs().amax(1, keepdim=True) / LARGEST
-    return (x / scale.where(scale > 0, 1.0)).to(FP8), scale
 
 
 def _check_multiple(name: str, weight: torch.Tensor, step: int) -> None:
