@@ -53,6 +53,7 @@ AFTER = (
     "folovllm/layers/kernels/few_rows.py",
     "folovllm/models/checkpoint.py",
     "folovllm/models/transformers_model.py",
+    "folovllm/sample/kernels/cut.py",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",
