@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.checks import (
     MAX_SEED,
@@ -217,18 +218,22 @@ class ParallelConfig:
 
 @dataclass
 class EngineConfig:
-    """All of it. `max_model_len` is one number: given in either layer, it holds in both."""
+    """All of it. `max_model_len` is one number: given in either layer, it holds in both. `kv_cache_groups` is for the
+    engine to say: what follows from the windows of the model's layers."""
 
     model_config: ModelConfig
     cache_config: CacheConfig = field(default_factory=CacheConfig)
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
     speculative_config: SpeculativeConfig | None = None
     parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
+    kv_cache_groups: KVCacheGroups = None  # type: ignore[assignment]  # None until the model is known
 
     def __post_init__(self) -> None:
         for name, expected in _LAYERS.items():
             if not isinstance(getattr(self, name), expected):
                 raise wrong(name, f"be a {expected.__name__}", getattr(self, name))
+        if self.kv_cache_groups is None:
+            self.kv_cache_groups = KVCacheGroups(block_size=self.cache_config.block_size)
         if self.speculative_config is not None:
             self.speculative_config = SpeculativeConfig.of(self.speculative_config)
         from_model, from_scheduler = self.model_config.max_model_len, self.scheduler_config.max_model_len

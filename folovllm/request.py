@@ -122,6 +122,7 @@ class Sequence:
     sampling_params: SamplingParams
     status: SequenceStatus = SequenceStatus.WAITING
     block_ids: list[int] = field(default_factory=list)
+    further_tables: list[list[int]] = field(default_factory=list)  # block_ids of further groups of layers
     num_computed_tokens: int = 0  # tokens whose keys and values are in the cache
     output_logprobs: list[dict[int, Logprob]] = field(default_factory=list)
     cumulative_logprob: float = 0.0
@@ -134,6 +135,11 @@ class Sequence:
         if not suffix.isdecimal():
             raise ValueError(f"seq_id must end in '-<number>' to have an index, got {self.seq_id!r}")
         return int(suffix)
+
+    @property
+    def tables(self) -> list[list[int]]:
+        """Block tables of all groups of layers."""
+        return [self.block_ids, *self.further_tables]
 
     def get_len(self) -> int:
         data = self.data  # not through data.get_len(): asked for several times a token, and the call is half of it
@@ -181,6 +187,7 @@ class Sequence:
             sampling_params=self.sampling_params,
             status=self.status,
             block_ids=list(self.block_ids),
+            further_tables=[list(table) for table in self.further_tables],
             num_computed_tokens=self.num_computed_tokens,
             output_logprobs=list(self.output_logprobs),
             cumulative_logprob=self.cumulative_logprob,

@@ -49,6 +49,8 @@ class AttentionBackend(ABC):
     supports_cuda_graphs = False
     """True: in a batch of decodes, the shapes of the tensors alone decide which kernels `forward` and `write` launch,
     and with which arguments. A captured launch is then right for any content that the tensors hold at its replay."""
+    supports_prompt_graphs = False
+    """True: so do they where decodes come first and prompts behind them. A decode in front may then have no key."""
     supports_extras = False
     """Whether it computes what AttentionExtras has."""
     plain: type[AttentionBackend] | None = None
@@ -97,7 +99,7 @@ class AttentionBackend(ABC):
 
 
 class Attention(nn.Module):
-    """Attention of one decoder layer. `kv_cache` and `backend` are set by bind()."""
+    """Attention of one decoder layer. bind() sets `kv_cache`, `backend`, and `group`: whose block tables are read."""
 
     def __init__(
         self, num_heads: int, num_kv_heads: int, head_size: int, scale: float | None = None,
@@ -109,19 +111,21 @@ class Attention(nn.Module):
         self.scale, self.extras = head_size**-0.5 if scale is None else scale, extras
         self.backend: AttentionBackend | None = None
         self.kv_cache: torch.Tensor | None = None
+        self.group = 0
 
     def make_backend(self, backend: type[AttentionBackend]) -> AttentionBackend:
         """One that computes this layer; `backend` must support extras where the layer has some."""
         shape = self.num_heads, self.num_kv_heads, self.head_size, self.scale
         return backend(*shape, self.extras) if self.extras else backend(*shape)
 
-    def bind(self, backend: AttentionBackend, kv_cache: torch.Tensor) -> None:
-        self.backend, self.kv_cache = backend, kv_cache
+    def bind(self, backend: AttentionBackend, kv_cache: torch.Tensor, group: int = 0) -> None:
+        self.backend, self.kv_cache, self.group = backend, kv_cache, group
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         """q [num_tokens, num_heads, head_size], k and v [num_tokens, num_kv_heads, head_size] -> q's shape."""
         if self.backend is None or self.kv_cache is None:
             raise RuntimeError("the attention layer has no KV cache: call bind() before the first forward")
+        metadata = metadata.of_group(self.group)
         self.backend.write(k, v, self.kv_cache, metadata.slot_mapping)
         return self.backend.forward(q, self.kv_cache, metadata)
 

@@ -14,7 +14,7 @@ vLLM: v1/attention/backend.py (CommonAttentionMetadata)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -42,6 +42,13 @@ class AttentionMetadata:
     as they come."""
     last_rows_only: bool = False
     """Of what the model returns, only each sequence's last row is read. It may leave out what only others need."""
+
+    further: list[AttentionMetadata] = field(default_factory=list)
+    """The same for each further group of layers (kv_cache_groups.py), with slots and tables of that group. []: there is
+    one group, or the step writes to the null block only."""
+
+    def of_group(self, group: int) -> AttentionMetadata:
+        return self.further[group - 1] if group and self.further else self
 
     @property
     def leading_decodes(self) -> int:

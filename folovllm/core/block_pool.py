@@ -24,7 +24,6 @@ vLLM: v1/core/block_pool.py (BlockHashToBlockMap, cache_full_blocks, get_cached_
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from folovllm.core.block_hash import HashChain
@@ -235,18 +234,21 @@ class BlockPool:
         self._prev[block_id], self._next[block_id] = behind, before
         self._next[behind] = self._prev[before] = block_id
 
-    def check_invariants(self, tables: Iterable[list[int]]) -> None:
+    def check_invariants(self, tables: Iterable[list[int]], beside: Iterable[tuple[list[int], list[int]]] = ()) -> None:
         """Each block is free or referenced, never both, and its references are the tables that name it. Hashes and
         blocks belong to each other; of two free cached blocks no child goes after its parent; a table that names a
         cached block names its parent as well, so that the parent stays as long.
 
+        beside: further tables, in which null blocks count for nothing, each with the parents of its blocks.
+
         Raises RuntimeError where this does not hold.
         """
-        tables = list(tables)
+        pairs = [*((table, [NULL_BLOCK, *table[:-1]]) for table in tables), *beside]
         counted = [0] * (self.num_blocks + 1)
-        for table in tables:
+        for table, _ in pairs:
             for block_id in table:
                 counted[block_id] += 1
+        counted[NULL_BLOCK] = 0
         if counted != self._refs:
             wrong = {i: (n, self._refs[i]) for i, n in enumerate(counted) if n != self._refs[i]}
             raise RuntimeError(f"block references differ, {{block: (tables that name it, references)}}: {wrong}")
@@ -256,11 +258,11 @@ class BlockPool:
         unreferenced = {block_id for block_id in range(1, self.num_blocks + 1) if self._refs[block_id] == 0}
         if len(free) != self.num_free or len(free) != len(unreferenced) or set(free) != unreferenced:
             raise RuntimeError(f"free list {free} ({self.num_free} counted) is not the unreferenced blocks")
-        self._check_cached(tables)
+        self._check_cached(pairs)
 
-    def _check_cached(self, tables: list[list[int]]) -> None:
-        for table in tables:
-            for parent, block_id in pairwise([NULL_BLOCK, *table]):
+    def _check_cached(self, pairs: list[tuple[list[int], list[int]]]) -> None:
+        for table, parents in pairs:
+            for parent, block_id in zip(parents, table, strict=False):
                 if block_id in self._cached and self._cached[block_id].parent != parent:
                     raise RuntimeError(f"table {table}: behind {parent} comes {block_id}, {self._cached[block_id]}")
         if {cached.block_hash: block_id for block_id, cached in self._cached.items()} != self._by_hash:

@@ -15,9 +15,12 @@ Prefix caching: only full blocks are cached, since the others still change, and 
 known to have gone well. The block of a prompt's last token is never taken, even if it is there. At least one token must
 be computed, for the logits to draw from, and its keys and values need a block that may be written.
 
+Layers with a window are groups of their own, each with a table (kv_cache_groups.py). All tables of a sequence are
+equally long. The beginning of one may be null blocks, since the keys there are out of each further query's window.
+
 Paging: Kwon et al., SOSP 2023. vLLM: v1/core/kv_cache_manager.py (get_computed_blocks, cache_blocks),
-v1/core/single_type_kv_cache_manager.py; swapping and forks: V0's core/block_manager.py. Chains of hashes are vLLM's
-way; a radix tree over tokens is SGLang's (Zheng et al., 2024, arXiv:2312.07104).
+v1/core/single_type_kv_cache_manager.py (remove_skipped_blocks); swapping and forks: V0's core/block_manager.py. Chains
+of hashes are vLLM's way; a radix tree over tokens is SGLang's (Zheng et al., 2024, arXiv:2312.07104).
 """
 
 from __future__ import annotations
@@ -27,20 +30,31 @@ from itertools import takewhile
 
 from folovllm.core.block_hash import Digest, HashChain, digest_sha256
 from folovllm.core.block_pool import NULL_BLOCK, BlockPool
+from folovllm.core.group_tables import (
+    cache_group,
+    check_tables,
+    find_prefix,
+    free_outside_windows,
+    held_blocks,
+    parents_of,
+    serves,
+)
 from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import BlockPairs
+from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.request import Request, Sequence, SequenceStatus
 
 
 class KVCacheManager:
-    """Owns the pool of the device's blocks and that of the swap space's; writes Sequence.block_ids.
+    """Owns the pool of the device's blocks and that of the swap space's; writes Sequence.block_ids and further_tables.
 
-    A SWAPPED sequence's block_ids are blocks of the swap pool.
+    A SWAPPED sequence's tables name blocks of the swap pool.
 
     Args:
         enable_prefix_caching: a sequence begins with the blocks that others have computed of the same tokens.
         digest: hashes blocks; tests give a weak one.
         observers: called by the pool; the caller's own list, which may grow and shrink later.
+        groups: of the model's layers; None: one, whose layers keep all keys.
 
     Attributes:
         num_queries, num_hits: prompt tokens of the requests that were let in, and how many of them were found.
@@ -55,8 +69,12 @@ class KVCacheManager:
         enable_prefix_caching: bool = False,
         digest: Digest = digest_sha256,
         observers: Iterable[EngineObserver] = (),
+        groups: KVCacheGroups | None = None,
     ) -> None:
         self.block_size, self.enable_prefix_caching = block_size, enable_prefix_caching
+        self.groups = groups or KVCacheGroups(block_size=block_size)
+        self.num_groups, self._have_windows = len(self.groups.windows), self.groups.have_windows
+        self._is_one = self.num_groups == 1
         self.num_blocks, self.num_swap_blocks = num_blocks, num_swap_blocks
         self._digest, self._observers = digest, observers
         self._chains: dict[Sequence, HashChain] = {}
@@ -81,7 +99,15 @@ class KVCacheManager:
     def has_slot(self, seq: Sequence) -> bool:
         """Whether the next token's keys and values go into a block that is begun, and that no other table names."""
         num_tokens = seq.num_computed_tokens
-        return num_tokens % self.block_size > 0 and self.pool.may_write(seq.block_ids[num_tokens // self.block_size])
+        return (
+            num_tokens % self.block_size > 0
+            and self.pool.may_write(seq.block_ids[num_tokens // self.block_size])
+            and (self._is_one or self._may_write_further(seq))
+        )
+
+    def _may_write_further(self, seq: Sequence) -> bool:
+        place = seq.num_computed_tokens // self.block_size
+        return all(self.pool.may_write(table[place]) for table in seq.further_tables)
 
     def allocate_slots(self, seq_tokens: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
         """Make room for the tokens that each sequence computes next, (sequence, how many): for all of them or for none.
@@ -90,20 +116,27 @@ class KVCacheManager:
         stay free. A request counts as a query when its first sequence is let in; later ones, and those that come back,
         do not count.
         """
+        if self._have_windows:
+            for seq, _ in seq_tokens:
+                free_outside_windows(self.pool, self.groups, seq)
         if self._blocks_needed(seq_tokens) + keep_free > self.pool.num_free:
             return None
         pairs: BlockPairs = []
         for seq, num_tokens in seq_tokens:
-            start, table = seq.num_computed_tokens, seq.block_ids
+            start = seq.num_computed_tokens
             first = start // self.block_size  # the first block that is written to
-            if first < len(table) and not self.pool.may_write(table[first]):
-                shared = table[first]
-                table[first] = self.pool.get_new_blocks(1, after=shared)[0]
-                self.pool.free_blocks([shared])
-                pairs.append((shared, table[first]))
-            num_new = self.blocks_for(start + num_tokens) - len(table)
+            tables = (seq.block_ids,) if self._is_one else seq.tables
+            if first < len(seq.block_ids):
+                for table in tables:
+                    if not self.pool.may_write(table[first]):
+                        shared = table[first]
+                        table[first] = self.pool.get_new_blocks(1, after=shared)[0]
+                        self.pool.free_blocks([shared])
+                        pairs.append((shared, table[first]))
+            num_new = self.blocks_for(start + num_tokens) - len(seq.block_ids)
             if num_new > 0:
-                table += self.pool.get_new_blocks(num_new, after=table[-1] if table else 0)
+                for table in tables:
+                    table += self.pool.get_new_blocks(num_new, after=table[-1] if table else 0)
             if self._first_seqs and (request := self._first_seqs.pop(seq, None)) is not None:
                 request.num_cached_tokens = start
                 self.num_queries += seq.get_prompt_len()
@@ -115,21 +148,31 @@ class KVCacheManager:
         needed = 0
         writers: dict[int, int] = {}
         for seq, num_tokens in seq_tokens:
-            start, table = seq.num_computed_tokens, seq.block_ids
-            needed += max(0, self.blocks_for(start + num_tokens) - len(table))
+            start = seq.num_computed_tokens
+            needed += max(0, self.blocks_for(start + num_tokens) - len(seq.block_ids))
             first = start // self.block_size
-            if first < len(table) and not self.pool.may_write(table[first]):
-                writers[table[first]] = writers.get(table[first], 0) + 1
-        return needed + sum(self.pool.copies_needed(block, count) for block, count in writers.items())
+            if first < len(seq.block_ids):
+                for table in seq.tables:
+                    if not self.pool.may_write(table[first]):
+                        writers[table[first]] = writers.get(table[first], 0) + 1
+        return needed * self.num_groups + sum(self.pool.copies_needed(block, count) for block, count in writers.items())
+
+    def blocks_to_come(self, seq: Sequence, num_held: int, num_tokens: int) -> int:
+        """KVCacheGroups.blocks_to_come, for a sequence whose tables have num_held entries."""
+        if self._is_one and not self._have_windows:
+            return max(0, self.blocks_for(num_tokens) - num_held)
+        return self.groups.blocks_to_come(seq.num_computed_tokens, num_held, num_tokens)
 
     def allocate_lookahead(self, seq: Sequence, num_tokens: int, keep_free: int) -> int:
         """Make room for draft tokens behind all tokens of a running sequence. Returns for how many: less than
         `num_tokens` where fewer than keep_free blocks would stay free."""
+        free_outside_windows(self.pool, self.groups, seq)
         num_new = self.blocks_for(seq.get_len() + num_tokens) - len(seq.block_ids)
         if num_new > 0:
-            if self.pool.num_free - num_new < keep_free:
+            if self.pool.num_free - num_new * self.num_groups < keep_free:
                 return min(num_tokens, len(seq.block_ids) * self.block_size - seq.get_len())
-            seq.block_ids += self.pool.get_new_blocks(num_new, after=seq.block_ids[-1])
+            for table in seq.tables:
+                table += self.pool.get_new_blocks(num_new, after=table[-1])
         return num_tokens
 
     def accept_draft_tokens(self, seq: Sequence, num_accepted: int) -> None:
@@ -137,14 +180,15 @@ class KVCacheManager:
         draft tokens count as computed. Blocks behind the sequence's last token are freed, the last one first."""
         seq.num_computed_tokens += num_accepted
         num_needed = self.blocks_for(seq.get_len())
-        self.pool.free_blocks(reversed(seq.block_ids[num_needed:]))
-        del seq.block_ids[num_needed:]
+        for table in seq.tables:
+            self.pool.free_blocks(reversed(table[num_needed:]))
+            del table[num_needed:]
 
     def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> None:
         """`child`, which has no blocks, gets the first `num_tokens` tokens of `parent`: shared, not copied."""
-        child.block_ids = parent.block_ids[: self.blocks_for(num_tokens)]
+        child.block_ids, *child.further_tables = (table[: self.blocks_for(num_tokens)] for table in parent.tables)
         child.num_computed_tokens = num_tokens
-        self.pool.touch(child.block_ids)
+        self.pool.touch(held_blocks(child))
         if self.enable_prefix_caching:
             num_full = num_tokens // self.block_size
             self._chains[child] = self._chains[parent].fork(child.data, num_full)
@@ -156,12 +200,13 @@ class KVCacheManager:
         """Give `seq`, which has no blocks, those that hold its first tokens already: the ones that a running sequence
         of the same `request` has computed, else cached ones. Returns whether it shares blocks of such a sequence.
         """
+        seq.further_tables = [[] for _ in range(self.num_groups - 1)]
         if self.enable_prefix_caching and seq not in self._chains:  # a sequence that comes back keeps its hashes
             self._chains[seq] = HashChain(seq.data, self.block_size, request.cache_salt, self._digest)
         shared, donor = 0, seq
         for sibling in request.get_seqs(SequenceStatus.RUNNING):
             common = min(common_prefix(sibling, seq), sibling.num_computed_tokens)
-            if common > shared:
+            if common > shared and serves(self.groups, sibling.tables, min(common, seq.get_len() - 1)):
                 shared, donor = common, sibling
         if shared:
             self.fork(donor, seq, min(shared, seq.get_len() - 1))  # the last token is computed, for its logits
@@ -175,17 +220,11 @@ class KVCacheManager:
 
     def _take_cached(self, seq: Sequence) -> None:
         """Give `seq`, which has no blocks, the longest cached prefix that leaves one token to compute."""
-        chain, block_ids, parent = self._chains[seq], list[int](), NULL_BLOCK
-        for place in range((seq.get_len() - 1) // self.block_size):
-            found = self.pool.get_cached_block(chain.block_hash(place), parent, chain.tokens(place), chain.cache_salt)
-            if found is None:
-                break
-            block_ids.append(found)
-            parent = found
-        self.pool.touch(block_ids)
-        seq.block_ids = block_ids
-        self._num_cached[seq] = len(block_ids)
-        seq.num_computed_tokens = len(block_ids) * self.block_size
+        most = (seq.get_len() - 1) // self.block_size
+        seq.block_ids, *seq.further_tables = find_prefix(self.pool, self.groups, self._chains[seq], most)
+        self.pool.touch(held_blocks(seq))
+        self._num_cached[seq] = len(seq.block_ids)
+        seq.num_computed_tokens = len(seq.block_ids) * self.block_size
 
     def cache_blocks(self, seq: Sequence) -> list[Sequence]:
         """A running sequence has computed the last token of a block: its full blocks are kept for others. If another
@@ -195,10 +234,13 @@ class KVCacheManager:
         if not self.enable_prefix_caching or seq in self._outdated:
             return []
         before = list(seq.block_ids)
-        num_full = seq.num_computed_tokens // self.block_size
-        self._num_cached[seq], changed = self.pool.cache_full_blocks(
-            self._chains[seq], seq.block_ids, self._num_cached.get(seq, 0), num_full
-        )
+        chain, start, end = self._chains[seq], self._num_cached.get(seq, 0), seq.num_computed_tokens // self.block_size
+        whole, changed = self.groups.windows[0] is None, False
+        if whole:
+            end, changed = self.pool.cache_full_blocks(chain, seq.block_ids, start, end)
+        for group in range(whole, self.num_groups):
+            changed |= cache_group(self.pool, chain, seq.tables, group, range(start, end))
+        self._num_cached[seq] = max(start, end)
         return [seq, *self._let_siblings_follow(seq, before)] if changed else []
 
     def _let_siblings_follow(self, seq: Sequence, before: list[int]) -> list[Sequence]:
@@ -234,16 +276,16 @@ class KVCacheManager:
 
     def free(self, seq: Sequence) -> None:
         """Free the blocks of a sequence on the device, the last one first: it is then the first to be handed out."""
-        self.pool.free_blocks(reversed(seq.block_ids))
+        self.pool.free_blocks(reversed(held_blocks(seq)))
         self._clear_table(seq)
 
     def free_swapped(self, seq: Sequence) -> None:
         """Free the blocks of a swapped sequence."""
-        self.swap_pool.free_blocks(seq.block_ids)
+        self.swap_pool.free_blocks(held_blocks(seq))
         self._clear_table(seq)
 
     def _clear_table(self, seq: Sequence) -> None:
-        seq.block_ids = []
+        seq.block_ids, seq.further_tables = [], [[] for _ in range(self.num_groups - 1)]
         seq.num_computed_tokens = 0
         self._num_cached.pop(seq, None)
         self._outdated.discard(seq)
@@ -251,6 +293,8 @@ class KVCacheManager:
 
     def swap_out(self, seqs: list[Sequence]) -> BlockPairs | None:
         """Move these sequences' blocks to the swap pool; blocks that they share stay shared there. None: no room."""
+        for seq in seqs:
+            free_outside_windows(self.pool, self.groups, seq)
         if len(_distinct(seqs)) > self.swap_pool.num_free:
             return None
         for seq in seqs:
@@ -263,8 +307,10 @@ class KVCacheManager:
         own = 0  # blocks that no other sequence shares: each needs them from the first block that it writes to
         for seq in seqs:
             num_full = seq.num_computed_tokens // self.block_size
-            full.update(seq.block_ids[:num_full])
-            own += self.blocks_for(seq.get_len()) - num_full
+            for table in seq.tables:
+                full.update(table[:num_full])
+            own += self.blocks_to_come(seq, num_full, seq.get_len())
+        full.discard(NULL_BLOCK)
         if len(full) + own + keep_free > self.pool.num_free:
             return None
         return self._move(seqs, self.swap_pool, self.pool)
@@ -274,28 +320,32 @@ class KVCacheManager:
         moved = dict(zip(old, target.get_new_blocks(len(old)), strict=True))
         seen: set[int] = set()
         for seq in seqs:
-            target.touch(moved[block] for block in seq.block_ids if block in seen)  # get_new_blocks() counted the first
-            seen.update(seq.block_ids)
-            source.free_blocks(reversed(seq.block_ids))
-            seq.block_ids = [moved[block] for block in seq.block_ids]
+            held = held_blocks(seq)
+            target.touch(moved[block] for block in held if block in seen)  # get_new_blocks() counted the first
+            seen.update(held)
+            source.free_blocks(reversed(held))
+            for table in seq.tables:
+                table[:] = [moved.get(block, NULL_BLOCK) for block in table]
         return list(moved.items())
 
     def check_invariants(self, running: Iterable[Sequence], swapped: Iterable[Sequence]) -> None:
-        """Check both pools, and that each table is exactly as long as its sequence's tokens need."""
+        """Check both pools, that each table is exactly as long as its sequence's tokens need, and that what it lacks is
+        what windows have left."""
         running, swapped = list(running), list(swapped)
-        self.pool.check_invariants(seq.block_ids for seq in running)
-        self.swap_pool.check_invariants(seq.block_ids for seq in swapped)
+        self.pool.check_invariants([], [pair for seq in running for pair in parents_of(self.groups, seq)])
+        self.swap_pool.check_invariants([held_blocks(seq) for seq in swapped])
         for seq in [*running, *swapped]:
             if not self.blocks_for(seq.num_computed_tokens) <= len(seq.block_ids) <= self.blocks_for(seq.get_len()):
                 raise RuntimeError(
                     f"sequence {seq.seq_id} has {len(seq.block_ids)} blocks for {seq.num_computed_tokens} of "
                     f"{seq.get_len()} tokens"
                 )
+            check_tables(self.groups, seq)
 
 
 def _distinct(seqs: list[Sequence]) -> list[int]:
     """The blocks that these sequences name, each once, in the order of the tables."""
-    return list(dict.fromkeys(block for seq in seqs for block in seq.block_ids))
+    return list(dict.fromkeys(block for seq in seqs for block in held_blocks(seq)))
 
 
 def common_prefix(a: Sequence, b: Sequence) -> int:

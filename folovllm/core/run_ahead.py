@@ -55,7 +55,8 @@ def can_run_ahead(scheduler: Scheduler, launched: SchedulerOutput) -> bool:
         return False
     num_free = scheduler.kv.pool.num_free
     # As a rule there are more than any step could take, and none has to be counted.
-    if num_free >= scheduler.max_num_seqs + scheduler.kv.blocks_for(scheduler.max_num_batched_tokens):
+    most = scheduler.max_num_seqs + scheduler.kv.blocks_for(scheduler.max_num_batched_tokens)
+    if num_free >= most * scheduler.kv.num_groups:
         return True
     return num_free >= most_blocks_of_next_step(scheduler, launched)
 
@@ -68,7 +69,8 @@ def most_blocks_of_next_step(scheduler: Scheduler, launched: SchedulerOutput) ->
     tokens take blocks for these too, but all of them together at most the step's budget of tokens.
     """
     missing = [still_lacks for _, still_lacks in _after(scheduler, launched)]
-    return len(missing) + scheduler.kv.blocks_for(min(sum(missing), scheduler.max_num_batched_tokens))
+    most = len(missing) + scheduler.kv.blocks_for(min(sum(missing), scheduler.max_num_batched_tokens))
+    return most * scheduler.kv.num_groups
 
 
 def assume(scheduler: Scheduler, launched: SchedulerOutput) -> None:

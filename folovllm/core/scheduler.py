@@ -197,7 +197,7 @@ class Scheduler:
         """So many tokens of `seq` are left for later steps."""
         if num_tokens > 0 and seq.status is RUNNING:
             self._num_partial += 1
-            self._owed_blocks += max(0, self.kv.blocks_for(seq.get_len()) - len(seq.block_ids))
+            self._owed_blocks += self.kv.blocks_to_come(seq, len(seq.block_ids), seq.get_len())
 
     def _make_way(self, request: Request, seq_tokens: SeqTokens, output: SchedulerOutput) -> bool:
         """Put sequences into the step. While there are too few blocks for them, the newest request is preempted, in the
@@ -300,7 +300,7 @@ class Scheduler:
         if chunk < num_tokens and self._num_partial >= self.max_num_partial_prefills:
             return False
         computed = seq.num_computed_tokens
-        rest = self.kv.blocks_for(computed + num_tokens) - self.kv.blocks_for(computed + chunk)
+        rest = self.kv.blocks_to_come(seq, self.kv.blocks_for(computed + chunk), computed + num_tokens)
         return self._grant([(seq, chunk)], output, self._reserve(request) + self._owed_blocks + rest)
 
     def _fork_siblings(self, request: Request, seq: Sequence, rows_left: int, output: SchedulerOutput) -> int:

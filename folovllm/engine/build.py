@@ -9,7 +9,7 @@ vLLM: v1/engine/core.py (EngineCore.__init__, _initialize_kv_caches)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ from folovllm.engine.kernel_check import check_kernels
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
+from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import ModelSpec, model_spec
 from folovllm.models.transformers_model import TransformersSpec, load_transformers_model
@@ -35,10 +36,11 @@ from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.follower import LeadingGraphs, LeadingModel
-from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
+from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_groups
 from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
 from folovllm.worker.profile import peak_bytes, run_full_step
+from folovllm.worker.prompt_shape import PromptShape, prompt_shapes
 from folovllm.worker.proposer import Proposer
 
 logger = init_logger(__name__)
@@ -77,20 +79,24 @@ def _build(
     model_config, cache_config = config.model_config, config.cache_config
     vocab_size = model.decoder_spec.vocab_size
     draft = load_draft_model(config, vocab_size, dtype, device)
-    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+    groups = kv_cache_groups(
+        model.decoder_spec, limits, cache_config.block_size, one_table=group is not None, has_draft=draft is not None
+    )
+    parts = dataclasses.replace(parts, graphs=parts.graphs and len(groups.windows) == 1)  # they read one table
+    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype, groups)
     if draft is not None:
         token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
     speculative = config.speculative_config
     most = 0 if speculative is None else speculative.num_speculative_tokens
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
-    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
+    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device, groups)
     if group is not None:
         fewest = group.fewest([size.num_blocks, size.num_swap_blocks])
         size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1])
     limits = _within_cache(limits, size)
     kv = KVCacheManager(
         size.num_blocks, size.block_size, size.num_swap_blocks,
-        enable_prefix_caching=cache_config.enable_prefix_caching, observers=observers,
+        enable_prefix_caching=cache_config.enable_prefix_caching, observers=observers, groups=groups,
     )  # fmt: skip
     proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
     runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
@@ -105,6 +111,7 @@ def _build(
         limits,
         config.speculative_config,
         config.parallel_config,
+        groups,
     )
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
@@ -129,7 +136,7 @@ def _load_model(
 
 def size_cache(
     config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
-    token_bytes: int, dtype: torch.dtype, device: torch.device,
+    token_bytes: int, dtype: torch.dtype, device: torch.device, groups: KVCacheGroups,
 ) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
@@ -146,6 +153,7 @@ def size_cache(
         return step + bytes_of_graphs(
             model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
+            prompt_shapes=shapes_of_prompts(parts, limits, model),
         )  # fmt: skip
 
     cache = config.cache_config
@@ -157,7 +165,7 @@ def size_cache(
             )
         cache = dataclasses.replace(cache, kv_cache_memory_bytes=None, num_kv_blocks=num_blocks)
     sharing = config.parallel_config.tensor_parallel_size
-    size = size_kv_cache(token_bytes, cache, limits, device, measure_step, sharing)
+    size = size_kv_cache(token_bytes, cache, limits, device, measure_step, sharing, groups)
     logger.info("KV cache: %s", size)
     return size
 
@@ -184,13 +192,14 @@ def _build_runner(
     rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
     kv_cache = KVCache(  # and the null block
         model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
-        device=device,
+        device=device, groups=size.groups,
     )  # fmt: skip
     sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=parts.draws)
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
-    graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device)
+    shapes = shapes_of_prompts(parts, limits, model)
+    graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device, shapes)
     leading: Any = model if group is None else LeadingModel(model, group)
     replayed: Any = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
     return parts.runner(
@@ -201,14 +210,28 @@ def _build_runner(
 
 def record_graphs(
     model: DecoderForCausalLM, parts: Parts, most_rows: int, longest: int, block_size: int, dtype: torch.dtype,
-    device: torch.device,
+    device: torch.device, shapes: Sequence[PromptShape] = (),
 ) -> CudaGraphs | None:  # fmt: skip
-    """All that steps of up to `most_rows` tokens need; None: these parts have none."""
+    """All that steps of up to `most_rows` tokens need, and steps with prompts of these shapes; None: these parts have
+    none."""
     if not parts.graphs:
         return None
     sizes = capture_sizes(most_rows)
     graphs = CudaGraphs(
-        model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
-    )
-    logger.info("CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30)
+        model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws,
+        prompt_shapes=shapes,
+    )  # fmt: skip
+    logger.info(
+        "CUDA graphs for %d batch sizes up to %d, and for prompts in steps of %d sizes: %.2f GiB",
+        len(sizes), sizes[-1], len(shapes), graphs.pool_bytes / 2**30,
+    )  # fmt: skip
     return graphs
+
+
+def shapes_of_prompts(parts: Parts, limits: SchedulerConfig, model: DecoderForCausalLM) -> list[PromptShape]:
+    """Of steps with prompts that are recorded: none among ranks, nor where attention cannot."""
+    if not parts.graphs or not parts.backend.supports_prompt_graphs or model.model.ops.group is not None:
+        return []
+    assert limits.max_num_batched_tokens is not None  # resolved
+    most_tokens = min(limits.max_num_batched_tokens, limits.max_num_seqs * limits.max_model_len)
+    return prompt_shapes(most_tokens, limits.max_num_seqs)

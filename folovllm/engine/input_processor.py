@@ -146,7 +146,7 @@ class InputProcessor:
             raise ValueError("prompt must have at least one token, got none")
         if len(token_ids) >= self.max_model_len:
             cache = self.config.cache_config
-            num_tokens = (cache.num_kv_blocks or 0) * cache.block_size
+            num_tokens = self.config.kv_cache_groups.longest(cache.num_kv_blocks or 0, self.max_model_len)
             raise PromptTooLongError(
                 f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len} and must leave room "
                 f"for at least one new token (the KV cache holds {num_tokens} tokens): shorten the prompt, "
@@ -252,10 +252,12 @@ def check_beams_fit(prompt_len: int, params: SamplingParams, config: EngineConfi
             f"max_num_seqs"
         )
     max_model_len = config.model_config.max_model_len
-    block_size, num_blocks = config.cache_config.block_size, config.cache_config.num_kv_blocks
+    groups, num_blocks = config.kv_cache_groups, config.cache_config.num_kv_blocks
     longest = min(prompt_len + (params.max_tokens or max_model_len), max_model_len)
-    shared = prompt_len // block_size  # at worst the beams have only the prompt's full blocks in common
-    needed = shared + width * (-(-longest // block_size) - shared)
+    shared = prompt_len // groups.block_size  # at worst the beams have only the prompt's full blocks in common
+    whole, needed = shared + width * (-(-longest // groups.block_size) - shared), 0
+    for group in range(len(groups.windows)):
+        needed += min(whole, width * groups.most_in_group(group, longest))
     if needed > num_blocks:
         raise ValueError(
             f"best_of must be small enough for its beams to fit into the KV cache, got {width}: {width} sequences "

@@ -6,7 +6,8 @@
     CUDA     backends/triton.py       Triton between the products     a kernel               yes
 
 (*) where our own kernels cannot be compiled. `enforce_eager` leaves out one call for all layers, and CUDA graphs.
-The KV cache in 8 bits (kv_cache_dtype.py) and batch invariance (batch_invariance.py) change some of it.
+The KV cache in 8 bits (kv_cache_dtype.py) and batch invariance (batch_invariance.py) change some of it, and on a Hopper
+GPU layers of few rows have products of our own (layers/few_rows.py).
 
 vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_forward)
 """
@@ -63,6 +64,8 @@ def choose_parts(
     """
     model_config, kv_dtype = config.model_config, cache_dtype(config, dtype)
     scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
+    if scheme is not None and isinstance(spec, DecoderSpec):
+        scheme = replace(scheme, names=spec.names)
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
     if isinstance(spec, TransformersSpec):
         _refuse_what_our_layers_do(config, quantised=scheme is not None)
@@ -116,7 +119,13 @@ def select_ops(
 
         experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
         plain = invariant_products() if invariant else PLAIN
-        return triton_ops(linear(plain, partial(gpu_method, invariant=invariant)), experts)
+        fused = triton_ops(linear(plain, partial(gpu_method, invariant=invariant)), experts)
+        if scheme is None and not invariant:
+            from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
+
+            if takes_few_rows(dtype, device):
+                return FewRowsOps(**vars(fused))
+        return fused
     return LayerOps(linear(PLAIN, QuantizedLinear))
 
 

@@ -45,7 +45,7 @@ from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.checks import wrong
 from folovllm.utils.cpu_kernels import unavailable_reason
 from folovllm.worker.follower import Follower
-from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
+from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_groups
 from folovllm.worker.model_runner import current_device, make_mover
 
 PATIENCE = 10  # times distributed_timeout_seconds, for what takes long at the start
@@ -150,7 +150,8 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=parts.ops, group=group)
     most_rows = limits.max_num_seqs * (1 + (speculative.num_speculative_tokens if speculative else 0))
     token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
-    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
+    groups = kv_cache_groups(model.decoder_spec, limits, config.cache_config.block_size, one_table=True)
+    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device, groups)
     link.send([size.num_blocks, size.num_swap_blocks])
     num_blocks, num_swap_blocks = link.receive()
     kv_cache = KVCache(
@@ -159,7 +160,7 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     )  # fmt: skip
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
-    longest = min(longest, num_blocks * size.block_size)
+    longest = min(longest, replace(size, num_blocks=num_blocks).num_tokens)
     graphs = record_graphs(model, parts, most_rows, longest, size.block_size, dtype, device)
     return Follower(model, make_mover(kv_cache, num_swap_blocks, device), graphs, group, device)
 

@@ -110,7 +110,7 @@ class WrongProposer(NgramProposer):
 def measure_host_costs(core: EngineCore, costs: StepCosts, clock: Callable[[], float] = time.perf_counter) -> HostCosts:
     """By real steps of an engine core that shares the model and the cache's memory with `core`, which has not begun."""
     longest, size = 2 * STEPS + 4, core.cache_size
-    most = min(MANY, core.scheduler.max_num_seqs, size.num_blocks // core.scheduler.kv.blocks_for(longest))
+    most = min(MANY, core.scheduler.max_num_seqs, size.num_blocks // size.groups.most_blocks(longest))
     if costs.seconds[0] > LONG or most < 2 or core.scheduler.max_model_len < longest:
         return HostCosts()
     plain, wrong = _core_beside(core, None), _core_beside(core, WrongProposer(1, 1))
@@ -125,7 +125,7 @@ def measure_host_costs(core: EngineCore, costs: StepCosts, clock: Callable[[], f
 def _core_beside(core: EngineCore, proposer: Proposer | None) -> EngineCore:
     """With a scheduler, a cache manager and a batch of its own: nothing of what it does is known to `core`."""
     runner, size, limits = core.runner, core.cache_size, core.config.scheduler_config
-    kv = KVCacheManager(size.num_blocks, size.block_size)
+    kv = KVCacheManager(size.num_blocks, size.block_size, groups=size.groups)
     scheduler = Scheduler(limits, kv, frozenset(), None if proposer is None else DraftLength(1, None))
     beside = type(runner)(
         runner.model, runner.kv_cache, runner.sampling, runner.graphs, num_swap_blocks=0, proposer=proposer,

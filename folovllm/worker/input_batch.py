@@ -21,7 +21,7 @@ v1/worker/gpu/input_batch.py, v1/worker/gpu/states.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ import torch
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.request import Sequence
 from folovllm.utils.upload import longest_first, pack_inputs, unpack_inputs, upload
+from folovllm.worker.prompt_shape import PromptShape
 
 Forks = list[tuple[Sequence, Sequence]]
 
@@ -55,9 +56,10 @@ class StepInputs:
     """[num_draws] from how many tokens' logits each of them may draw: one, and one for each draft token."""
     logits_at: torch.Tensor | None
     """[sum of num_drawn] the flat tokens from whose logits is drawn. None: each token is drawn from, in order."""
-    packed: torch.Tensor | None = None
+    packed: torch.Tensor
     """Of a padded step: [4, pad_to] int64, of which input_ids, positions and slot_mapping are rows, and seq_lens, in
-    int32, the first half of the last row. So a CUDA graph's inputs are one copy, and the block tables another."""
+    int32, the first half of the last row. So a CUDA graph's inputs are one copy, and the block tables another.
+    Of a step with a PromptShape: what that packs. Of others: empty."""
 
 
 class FlatTokens(NamedTuple):
@@ -85,14 +87,19 @@ class InputBatch:
     max_num_seqs: rows.
     max_model_len: tokens that a row can hold.
     block_size: tokens per block of the KV cache.
+    num_groups: of layers that share a block table.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device, num_groups: int = 1
+    ) -> None:
         self.block_size, self.device = block_size, device
         max_blocks = -(-max_model_len // block_size)
         # Zeros of this size cost no memory until they are written: the system hands out pages at first touch.
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int64)
-        self.block_table = np.zeros((max_num_seqs, max_blocks), np.int64)
+        self.block_table, *self.further_tables = (
+            np.zeros((max_num_seqs, max_blocks), np.int64) for _ in range(num_groups)
+        )
         self.num_tokens = np.zeros(max_num_seqs, np.int64)
         self.num_known = np.zeros(max_num_seqs, np.int64)  # tokens that the host knows: all, or all but the last
         self.num_computed = np.zeros(max_num_seqs, np.int64)
@@ -115,7 +122,7 @@ class InputBatch:
         num_prompt, num_tokens = seq.get_prompt_len(), seq.get_len()
         self.token_ids[row, :num_prompt] = seq.data.prompt_token_ids
         self.token_ids[row, num_prompt:num_tokens] = seq.data.output_token_ids
-        self.block_table[row, : len(seq.block_ids)] = seq.block_ids
+        self.set_blocks(seq)
         self.num_tokens[row] = self.num_known[row] = num_tokens
         self._num_added += 1
         self._serials[row] = self._num_added
@@ -135,10 +142,13 @@ class InputBatch:
         row = self._row_of.get(seq.seq_id)
         if row is not None:
             self.block_table[row, : len(seq.block_ids)] = seq.block_ids
+            for table, block_ids in zip(self.further_tables, seq.further_tables, strict=False):
+                table[row, : len(block_ids)] = block_ids
 
     def prepare(
-        self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks, pad_to: int | None = None
-    ) -> StepInputs:
+        self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks, pad_to: int | None = None,
+        shape: PromptShape | None = None,
+    ) -> StepInputs:  # fmt: skip
         """Make the inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
 
         Two sequences, of which the first computes 3 tokens from position 0 and the second 1 token from position 7:
@@ -151,6 +161,8 @@ class InputBatch:
         pad_to: for a step that a CUDA graph replays, how many tokens the arrays shall have. To its kernels each token
         is a sequence: a draft token is another one with the same block table, and one token longer. The added ones read
         and write slot 0, in the null block, which no sequence uses.
+
+        shape: of the CUDA graph that replays a step with prompts, for which the arrays are packed once more.
         """
         rows, num_new = self._rows_of(seqs), np.array(num_scheduled_tokens)
         flat = self._flatten(rows, num_new)
@@ -158,11 +170,15 @@ class InputBatch:
         arrays, num_decodes = self._pack(rows, num_new, flat, pad_to)
         # Tokens that only the device knows are put in there.
         unknown = np.flatnonzero(flat.positions >= self.num_known[flat.rows])
-        at = np.empty(0, np.int64) if logits_at is None else logits_at
-        *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at = upload(
-            self.device, *arrays, drawn_rows, unknown, flat.rows[unknown], at
+        none = np.empty(0, np.int64)
+        at, for_graph = none if logits_at is None else logits_at, none
+        if shape is not None:
+            for_graph = shape.pack(arrays[:5], flat.ends, self.block_size)
+        further = [each for table in self.further_tables for each in self._slots_and_tables(table, rows, flat)]
+        *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at, packed = upload(
+            self.device, *further, *arrays, drawn_rows, unknown, flat.rows[unknown], at, for_graph
         )
-        packed = None
+        device_further, step = step[: len(further)], step[len(further) :]
         if pad_to is None:
             input_ids, positions, slots, lens, order, starts, tables = step
         else:
@@ -177,6 +193,10 @@ class InputBatch:
             max_query_len=int(num_new.max()) if pad_to is None else 1, max_seq_len=flat.max_seq_len,
             num_decodes=num_decodes,
         )  # fmt: skip
+        metadata.further = [
+            replace(metadata, slot_mapping=slots, block_tables=tables)
+            for slots, tables in zip(device_further[::2], device_further[1::2], strict=True)
+        ]
         drawn_from = None if logits_at is None else device_logits_at
         return StepInputs(
             input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, num_drawn, drawn_from, packed
@@ -217,22 +237,25 @@ class InputBatch:
         """What the model and attention read, on the host: token ids, positions, slots, lengths and order, in one array
         for a CUDA graph; starts; block tables. And how many of the first sequences compute one token."""
         token_ids = self.token_ids[flat.rows, flat.positions]
-        blocks = self.block_table[flat.rows, flat.positions // self.block_size]
-        slots = blocks * self.block_size + flat.positions % self.block_size
-        max_blocks = -(-flat.max_seq_len // self.block_size)
+        slots, tables = self._slots_and_tables(self.block_table, rows, flat)
         if pad_to is None:
             several = np.flatnonzero(num_new > 1)
             num_decodes = int(several[0]) if len(several) else len(rows)
             order = longest_first(flat.seq_lens[:num_decodes], 0)
             starts, lens = np.concatenate([[0], flat.ends]).astype(np.int32), flat.seq_lens.astype(np.int32)
-            tables = self.block_table[rows, :max_blocks].astype(np.int32)
             return (token_ids, flat.positions, slots, lens, order, starts, tables), num_decodes
+        max_blocks = tables.shape[1]
         starts, tables = np.arange(pad_to + 1, dtype=np.int32), np.zeros((pad_to, max_blocks), np.int32)
         tables[: len(slots)] = self.block_table[flat.rows, :max_blocks]
         # A sequence's rows stay together: what one of them reads, the next finds in the GPU's cache.
         order = longest_first(flat.seq_lens.repeat(num_new), pad_to - len(slots))
         block = pack_inputs(pad_to, token_ids, flat.positions, slots, flat.positions + 1, order)
         return (block, starts, tables), pad_to
+
+    def _slots_and_tables(self, table: np.ndarray, rows: np.ndarray, flat: FlatTokens) -> tuple[np.ndarray, np.ndarray]:
+        """Of one group of layers: where the tokens' keys and values go, and the block tables of the sequences."""
+        slots = table[flat.rows, flat.positions // self.block_size] * self.block_size + flat.positions % self.block_size
+        return slots, table[rows, : -(-flat.max_seq_len // self.block_size)].astype(np.int32)
 
     def advance(self, inputs: StepInputs, drawn: list[Sequence]) -> Expected:
         """After the step: what was computed is in the cache, and the sequences of `drawn` are one token longer each.

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from folovllm.config import CacheConfig, SchedulerConfig
+from folovllm.kv_cache_groups import KVCacheGroups
+from folovllm.utils.checks import wrong
 from folovllm.utils.devices import total_memory_bytes
 from folovllm.utils.memory import GIB, free_memory_bytes, release_freed_memory
 
@@ -30,40 +32,50 @@ class CacheSize:
     block_size: int
     block_bytes: int
     reason: str
+    groups: KVCacheGroups
+    max_model_len: int
 
     @property
     def num_tokens(self) -> int:
-        return self.num_blocks * self.block_size
+        """How long a sequence that has all blocks can get."""
+        return self.groups.longest(self.num_blocks, self.max_model_len)
 
     def __str__(self) -> str:
         num_bytes = self.num_blocks * self.block_bytes
         size = f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB else f"{num_bytes / 2**20:.1f} MiB"
         swap = f"{self.num_swap_blocks:,} swap blocks" if self.num_swap_blocks else "no swap space"
-        return (
-            f"{self.num_blocks:,} blocks of {self.block_size} tokens = {self.num_tokens:,} tokens, "
-            f"{size} ({self.reason}); {swap}"
-        )
+        holds = f"of {self.block_size} tokens = {self.num_tokens:,} tokens"
+        if self.groups.windows != (None,):
+            needed = self.groups.most_blocks(self.max_model_len)
+            holds = (
+                f"of {self.block_size} tokens in 1 of {len(self.groups.windows)} groups of layers = "
+                f"{self.num_blocks / needed:.1f} sequences of {self.max_model_len:,} tokens"
+            )
+        return f"{self.num_blocks:,} blocks {holds}, {size} ({self.reason}); {swap}"
 
 
 def size_kv_cache(
     token_bytes: int, cache: CacheConfig, limits: SchedulerConfig, device: torch.device,
-    measure_step: Callable[[], int], sharing: int = 1,
+    measure_step: Callable[[], int], sharing: int = 1, groups: KVCacheGroups | None = None,
 ) -> CacheSize:  # fmt: skip
     """
     Args:
-        token_bytes: keys and values of one token in all layers.
+        token_bytes: keys and values of one token in all layers of a group.
         limits: with max_model_len filled in.
         measure_step: bytes that a full-size step takes beyond weights and cache; asked on a GPU only.
         sharing: how many ranks take a cache out of a CPU's memory.
+        groups: of layers; None: one.
 
     Raises:
         ValueError: memory has no room for a single block, or for the blocks asked for by num_kv_blocks; swapping is
             asked for and swap_space holds no block.
     """
-    block_bytes = token_bytes * cache.block_size
-    most = limits.max_num_seqs * -(-limits.max_model_len // cache.block_size)
+    groups, block_bytes = groups or KVCacheGroups(block_size=cache.block_size), token_bytes * cache.block_size
+    most, fewest = limits.max_num_seqs * groups.most_blocks(limits.max_model_len), len(groups.windows)
     if cache.num_kv_blocks is not None:
         num_blocks, reason = cache.num_kv_blocks, "num_kv_blocks"
+        if num_blocks < fewest:
+            raise wrong("num_kv_blocks", f"be at least {fewest}, one for each group of layers", num_blocks)
         free = free_memory_bytes(device)
         if num_blocks * block_bytes > free:
             raise ValueError(
@@ -74,9 +86,10 @@ def size_kv_cache(
         budget, reason = _budget(cache.gpu_memory_utilization, device, measure_step)
         budget = budget // sharing if device.type == "cpu" else budget
         num_blocks = min(budget // block_bytes, most)
-        if num_blocks < 1:
+        if num_blocks < fewest:
+            needed = "a block" if fewest == 1 else f"{fewest} blocks, one for each group of layers,"
             raise ValueError(
-                f"block_size must let a block fit into memory, got {cache.block_size}: a block is "
+                f"block_size must let {needed} fit into memory, got {cache.block_size}: a block is "
                 f"{block_bytes / GIB:.3f} GiB, and the KV cache may take {max(budget, 0) / GIB:.3f} GiB ({reason})"
             )
         if num_blocks == most:
@@ -87,7 +100,7 @@ def size_kv_cache(
             f"swap_space must hold at least one block for preemption_mode 'swap', got {cache.swap_space}: a block is "
             f"{block_bytes / GIB:.3f} GiB; raise it, or use preemption_mode 'recompute'"
         )
-    return CacheSize(num_blocks, num_swap_blocks, cache.block_size, block_bytes, reason)
+    return CacheSize(num_blocks, num_swap_blocks, cache.block_size, block_bytes, reason, groups, limits.max_model_len)
 
 
 def _budget(utilization: float, device: torch.device, measure_step: Callable[[], int]) -> tuple[int, str]:

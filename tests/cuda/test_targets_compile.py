@@ -25,6 +25,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "tests.m7.codes_aot": (),
     "tests.m7.int8_cache_aot": (),
     "tests.m10.experts_aot": (),
+    "tests.cuda.few_rows_aot": (),
 }
 # What a T4 gets; torch computes its prompts.
 TURING = {"tests.m4.kernels_aot": (), "tests.m4.attention_aot": ("few", "decode", "merge")}

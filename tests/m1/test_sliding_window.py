@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, MistralConfig
+from transformers import AutoModelForCausalLM
 
 from folovllm import CacheConfig, LLMEngine, ModelConfig, SamplingParams, SchedulerConfig
 from folovllm.attention.backend import Attention
@@ -15,17 +15,11 @@ WINDOW = 8
 PROMPTS = [[5, 99, 17, 3, 200, 41], [7], list(range(30, 60))]
 
 
-@pytest.fixture(params=["qwen2", "mistral"])
+@pytest.fixture(params=["qwen2", "mistral", "qwen2_moe", "mixtral"])
 def folder(request, tmp_path):
-    """Qwen's last layer has a window, all of Mistral's have one."""
-    if request.param == "qwen2":
-        over = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
-        return make_hf_folder(tmp_path, "qwen2", **over)
-    values = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": None, "bos_token_id": None}
-    config = MistralConfig(**values, **heads, max_position_embeddings=512, sliding_window=WINDOW)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "mistral")
-    return tmp_path / "mistral"
+    """Qwen's last layer has a window, all of Mistral's have one; the same beside experts."""
+    of_qwen = {"use_sliding_window": True, "max_window_layers": 1} if request.param.startswith("qwen2") else {}
+    return make_hf_folder(tmp_path, request.param, sliding_window=WINDOW, **of_qwen)
 
 
 def tokens(folder, max_model_len=64, max_num_batched_tokens=16, **model):

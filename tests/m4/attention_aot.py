@@ -136,7 +136,7 @@ def compile_kernel(
     return {"shared": compiled.metadata.shared, "registers": registers, "stack": stack, "warps": num_warps,
             "tensor_memory": compiled.metadata.tmem_size, "traps": len(re.findall(r"\btrap;", ptx)),
             "waits": waits_in_loop(ptx), "loops": machine.loops(), "early": machine.early(),
-            "size": len(machine.code), **counts}  # fmt: skip
+            "asked_early": machine.asked_early(), "size": len(machine.code), **counts}  # fmt: skip
 
 
 class Sass:
@@ -168,6 +168,11 @@ class Sass:
         waits = [address for address, text in self.code if "ACQBULK" in text]
         touches = re.compile(r"\b(LDG|STG|LDGSTS|LD|ST|ATOM|RED)\b")
         return [text for address, text in self.code if address < waits[0] and touches.search(text)] if waits else None
+
+    def asked_early(self) -> int:
+        """How many instructions ask the L2 cache for memory before that wait: nothing is read or written yet."""
+        waits = [address for address, text in self.code if "ACQBULK" in text]
+        return sum("UBLKPF" in text for address, text in self.code if waits and address < waits[0])
 
 
 def resources(cubin: bytes) -> tuple[int, int]:

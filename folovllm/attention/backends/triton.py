@@ -42,6 +42,7 @@ class TritonBackend(AttentionBackend):
 
     name = "triton"
     supports_cuda_graphs = True
+    supports_prompt_graphs = True
     plain: type[AttentionBackend] | None = PagedTorchBackend
 
     @classmethod

@@ -66,7 +66,7 @@ def _kv_cache(model: str | None, device: Any) -> dict[str, Any]:
     from folovllm.model_loader import resolve_dtype, resolve_max_model_len
     from folovllm.models.decoder import DecoderSpec
     from folovllm.models.registry import model_spec
-    from folovllm.worker.kv_cache import kv_bytes_per_token
+    from folovllm.worker.kv_cache import kv_bytes_per_token, kv_cache_groups
     from folovllm.worker.memory import size_kv_cache
 
     config = EngineConfig.from_kwargs(model=model)
@@ -74,8 +74,9 @@ def _kv_cache(model: str | None, device: Any) -> dict[str, Any]:
     longest = resolve_max_model_len(hf_config, None)
     limits = resolve_scheduler_config(config.scheduler_config, longest)
     spec = model_spec(config.model_config.model_impl, hf_config, longest)
-    token_bytes = kv_bytes_per_token(spec, resolve_dtype(config.model_config, hf_config, device))
-    size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step=lambda: 0)
+    groups = kv_cache_groups(spec, limits, config.cache_config.block_size)
+    token_bytes = kv_bytes_per_token(spec, resolve_dtype(config.model_config, hf_config, device), groups)
+    size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step=lambda: 0, groups=groups)
     same = {name: getattr(size, name) for name in ("num_blocks", "block_size", "num_swap_blocks")}
     impl = "folovllm" if isinstance(spec, DecoderSpec) else "transformers"
     named = {"model": config.model_config.model, "model_impl": impl}

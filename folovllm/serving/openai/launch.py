@@ -137,10 +137,11 @@ def serve(options: ServerOptions, engine: EngineProcess, notes: Console) -> int:
         with waiting(f"loading {options.model} …", notes):
             llm = MPClient(engine)
         facts, cache = llm.engine.facts, llm.engine.config.cache_config
-        num_blocks = cache.num_kv_blocks or 0
+        groups, num_blocks = llm.engine.config.kv_cache_groups, cache.num_kv_blocks or 0
+        tokens = f", {num_blocks * cache.block_size:,} tokens" if groups.windows == (None,) else ""
         said = [
             f"{facts.device}, {facts.dtype}",
-            f"KV cache of {num_blocks:,} blocks, {num_blocks * cache.block_size:,} tokens",
+            f"KV cache of {num_blocks:,} blocks{tokens}",
             f"up to {llm.engine.max_model_len:,} tokens a sequence",
         ]
         app = make_app(llm, options)
