@@ -36,14 +36,14 @@ def say(folder: Path, **options: Any) -> list[list[int]]:
     return speak(engine(folder, **options))
 
 
-def speak(llm: LLM) -> list[list[int]]:
-    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-    return [list(output.outputs[0].token_ids) for output in llm.generate(PROMPTS, params, use_tqdm=False)]
+def speak(llm: LLM, prompts: list[list[int]] = PROMPTS, max_tokens: int = 12) -> list[list[int]]:
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    return [list(output.outputs[0].token_ids) for output in llm.generate(prompts, params, use_tqdm=False)]
 
 
-def expected(meant: Path) -> list[list[int]]:
+def expected(meant: Path, prompts: list[list[int]] = PROMPTS, max_tokens: int = 12) -> list[list[int]]:
     model = AutoModelForCausalLM.from_pretrained(meant, dtype=torch.float32).eval()
-    return [hf_greedy(model, ids, 12) for ids in PROMPTS]
+    return [hf_greedy(model, ids, max_tokens) for ids in prompts]
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,16 @@ def test_tokens_are_hugging_faces(folders: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_on_a_gpu_they_stay_in_8_bits(folders: tuple[Path, Path], fake_cuda: FakeCuda) -> None:
+def test_on_a_gpu_they_stay_in_8_bits(tmp_path: Path, fake_cuda: FakeCuda) -> None:
     pytest.importorskip("triton")
-    folder, meant = folders
-    small: dict[str, Any] = {"max_num_seqs": 2, "max_model_len": 48, "num_kv_blocks": 8, "max_num_batched_tokens": 16}
-    llm = engine(folder, "cuda", **small)
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 160}
+    folder, meant = make_fp8_folder(tmp_path, hidden_size=64, num_hidden_layers=1, **sizes)
+    small = {"max_num_seqs": 2, "max_model_len": 16, "num_kv_blocks": 8, "block_size": 4, "max_num_batched_tokens": 8}
+    llm = engine(folder, "cuda", **small, swap_space=0.001)
     down = llm.engine.runner.model.model.layers[0].mlp.down_proj
-    assert (type(down.method), down.weight.nbytes) == (TritonCodesLinear, 192 * 384)  # filled up to whole lines
-    assert speak(llm) == expected(meant)
+    assert (type(down.method), down.weight.nbytes) == (TritonCodesLinear, 64 * 256)  # filled up to whole lines
+    fake_cuda.reset_counts()
+    assert speak(llm, PROMPTS[:2], 4) == expected(meant, PROMPTS[:2], 4)
     assert fake_cuda.launches["graph"] > 0
 
 

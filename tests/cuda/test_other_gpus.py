@@ -11,7 +11,7 @@ import torch
 
 from folovllm import LLM, ModelConfig, SamplingParams
 from folovllm.layers.linear import Linear
-from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear
+from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear
 from folovllm.model_loader import resolve_device
 from folovllm.quant_scheme import ONLINE
 from folovllm.utils import devices
@@ -58,7 +58,7 @@ def test_fp8_is_right_where_torch_scales_whole_matrices_alone(monkeypatch: pytes
         return multiply(a, b, scale_a=scale_a, **more)
 
     monkeypatch.setattr(torch, "_scaled_mm", as_on_12_0)
-    weight, x = torch.randn(32, 64), torch.randn(3, 64)
+    weight, x = torch.randn(32, 64), torch.randn(FEW_ROWS + 1, 64)
     found = []
     for method in (Fp8Linear, PlainFp8Linear):
         layer = Linear(64, 32, method=method(ONLINE["fp8"], "layer"))
