@@ -29,7 +29,7 @@ NOT_MANAGED = (
 AFTER = (
     "folovllm/attention/backends/turing.py",
     "folovllm/bench/**",
-    "folovllm/core/group_prefixes.py",
+    "folovllm/core/group_tables.py",
     "folovllm/core/observer.py",
     "folovllm/csrc/extras.h",
     "folovllm/engine/busy_loop.py",
@@ -53,6 +53,7 @@ AFTER = (
     "folovllm/layers/kernels/few_rows.py",
     "folovllm/models/checkpoint.py",
     "folovllm/models/transformers_model.py",
+    "folovllm/sample/kernels/cut.py",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",
