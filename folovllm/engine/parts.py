@@ -15,7 +15,7 @@ vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,8 @@ def choose_parts(
     """
     model_config, kv_dtype = config.model_config, cache_dtype(config, dtype)
     scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
+    if scheme is not None and isinstance(spec, DecoderSpec):
+        scheme = replace(scheme, names=spec.names)
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
     if isinstance(spec, TransformersSpec):
         _refuse_what_our_layers_do(config, quantised=scheme is not None)
