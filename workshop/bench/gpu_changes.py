@@ -160,7 +160,7 @@ def own_product(step: Step) -> Step:
     *sizes, _ = products_of(SHAPE).values()
     seconds = 0.0
     for n, k in sizes:
-        programs = n // (16 if n < 3072 else 32 if n < 6144 or rows > 32 else 64)
+        programs = n // (16 if n < 3072 else (32 if n < 6144 else 64) * (2 if rows > 16 else 1))
         read = ITEM * n * k / (COPY_SHARE * H200.bandwidth)
         spread = ITEM * k * (n + programs * max(rows, FEWEST_ROWS)) / L2
         seconds += max(read, spread) + PRODUCT_LAUNCH
