@@ -16,7 +16,7 @@ from folovllm.errors import ModelLoadError
 from folovllm.hf_config import load_hf_config
 from folovllm.model_files import hub_hint, readable_errors, resolve_model_path
 from folovllm.utils.checks import wrong
-from folovllm.utils.devices import cpu_has_bf16_units, default_device
+from folovllm.utils.devices import cpu_has_bf16_units, default_device, hidden_gpu_reason
 from folovllm.utils.logging import init_logger
 
 if TYPE_CHECKING:
@@ -112,8 +112,9 @@ def resolve_device(model_config: ModelConfig) -> torch.device:
     device = torch.device(model_config.device or default_device())
     count = torch.cuda.device_count() if device.type == "cuda" else 1
     if (device.index or 0) >= count:
+        hidden = f": {reason}" if count == 0 and (reason := hidden_gpu_reason()) else ""
         raise ValueError(
-            f"device must exist, got {model_config.device!r} where torch finds {count} CUDA devices; "
+            f"device must exist, got {model_config.device!r} where torch finds {count} CUDA devices{hidden}; "
             "use device='cpu', or None to let it be picked"
         )
     if device.type == "cuda" and device.index is None:
@@ -124,15 +125,12 @@ def resolve_device(model_config: ModelConfig) -> torch.device:
 def resolve_dtype(model_config: ModelConfig, hf_config: PreTrainedConfig, device: torch.device) -> torch.dtype:
     """The dtype of weights and activations: what was asked for, else by the rule for "auto".
 
-    On CUDA: the checkpoint's own. It was trained in it, half the bytes of float32 are half the time of a
-    decode step, and the hardware multiplies it natively.
+    On CUDA: the checkpoint's own. It was trained in it, half the bytes of float32 are half the time of a decode step,
+    and the hardware multiplies it natively: bfloat16 from compute capability 8.0 on, before that float16.
 
-    On a CPU: bfloat16 if that is the checkpoint's own and the CPU has units that multiply it (AMX or
-    AVX-512 BF16), else float32. Without the units, torch's bfloat16 product takes several times as long as
-    float32's from a handful of rows on: what the smaller weights save in memory traffic is lost in
-    conversions, and a prompt becomes unbearable. Widening bfloat16 to float32 is exact,
-    so the weights stay what they were; only the activations gain precision. float16 is never picked on a
-    CPU: its units are rarer still, and its largest number, 65504, is in reach of some activations.
+    On a CPU: bfloat16 if that is the checkpoint's own and the CPU has units that multiply it (AMX or AVX-512 BF16),
+    else float32. Without the units, torch's bfloat16 product takes several times as long as float32's from a handful
+    of rows on. float16 is never picked: its units are rarer, and some activations reach its largest number, 65504.
     """
     import torch
 
@@ -143,6 +141,9 @@ def resolve_dtype(model_config: ModelConfig, hf_config: PreTrainedConfig, device
     if not isinstance(own, torch.dtype):  # old or hand-written files may not say
         own = torch.float32
     if device.type == "cuda":
+        if own == torch.bfloat16 and torch.cuda.get_device_capability(device) < (8, 0):
+            init_logger(__name__).warning("dtype='auto' is float16: %s multiplies no bfloat16", device)
+            return torch.float16
         return own
     return own if own == torch.bfloat16 and cpu_has_bf16_units() else torch.float32
 

@@ -6,11 +6,12 @@
                          int-quantized: 8 bits on both sides, a scale for each output and one for each token
                          either of them with weights of 4 bits beside such activations (W4A8)
                          the head, by its name, in a second group
+    fp8                  e4m3 numbers, with a scale for each block of 128 x 128; inputs stay as they are
 
 Everything else is refused here by name, before a weight is read.
 
 vLLM: model_executor/layers/quantization/auto_gptq.py, auto_awq.py,
-      model_executor/layers/quantization/compressed_tensors/compressed_tensors.py
+      model_executor/layers/quantization/compressed_tensors/compressed_tensors.py, fp8.py
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import regex  # type: ignore[import-untyped]  # transformers has it; unlike re, 
 from folovllm.config import ModelConfig
 from folovllm.utils.checks import describe
 
-Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "plain"]
-SUPPORTED = "gptq, awq, and compressed-tensors in the formats pack-quantized and int-quantized"
+Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "fp8", "plain"]
+SUPPORTED = (
+    "gptq, awq, fp8 in blocks of 128 x 128, and compressed-tensors in the formats pack-quantized and int-quantized"
+)
 WAY_OUT = "load the checkpoint that it was made from, or quantise that with `folovllm quantize`"
 TIED_HEAD = "model.embed_tokens"
 ROUTERS = (".gate", ".shared_expert_gate")
@@ -49,10 +52,17 @@ class QuantScheme:
     ignore: tuple[str, ...] = ()
     """Layers that stay as they are: names as Hugging Face's modules have them, or "re:" and a regular expression."""
     type: Literal["int", "float"] = "int"
-    """float: 8 bits are e4m3 numbers, with a scale for each output and one for each token."""
+    """float: 8 bits are e4m3 numbers. Where inputs have 8 bits as well, they are such numbers, too."""
 
     head: QuantScheme | None = None
     """That of the head, instead of this one, whether it has a matrix of its own or the embedding's."""
+    names: tuple[tuple[str, str], ...] = ()
+    """Parts of names: (ours, the checkpoint's), where they differ. What is ignored is named as in the checkpoint."""
+
+    @property
+    def of_numbers(self) -> bool:
+        """e4m3 beside inputs that stay as they are: what a checkpoint in blocks has."""
+        return self.type == "float" and self.activation_bits is None
 
     def of_layer(self, name: str) -> QuantScheme | None:
         """That of the layer `name`, "model.layers.0.mlp.down_proj"; None: it is not quantised. A tied head is
@@ -60,6 +70,8 @@ class QuantScheme:
         if self.head is not None and (name == "lm_head" or (name == TIED_HEAD and self.head.format == "plain")):
             return self.head
         never = name == TIED_HEAD or name.endswith(ROUTERS)
+        for ours, theirs in self.names:
+            name = name.replace(ours, theirs)
         left_out = never or any(_matches(pattern, name) for pattern in self.ignore)
         return None if left_out else self
 
@@ -126,7 +138,7 @@ def read_scheme(settings: Any) -> QuantScheme:
     if any(settings.get(f"load_in_{bits}bit") for bits in (4, 8)):
         raise _refused("quant_method", "bitsandbytes")
     method = settings.get("quant_method")
-    readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed_tensors}
+    readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed_tensors, "fp8": _fp8}
     if not isinstance(method, str) or method not in readers:
         raise _refused("quant_method", method)
     return readers[method](settings)
@@ -155,6 +167,17 @@ def _awq(settings: dict[str, Any]) -> QuantScheme:
     if settings.get("zero_point", True) is not True:
         raise _refused("zero_point", settings["zero_point"])
     return QuantScheme("awq", bits, group_size, False, ignore=("lm_head", *_not_converted(settings)))
+
+
+def _fp8(settings: dict[str, Any]) -> QuantScheme:
+    """Weights in blocks, as DeepSeek-V3 and Qwen3's own checkpoints have them. "dynamic" leaves the inputs to whoever
+    computes; a static scale is one that must be used."""
+    for name, wanted in (("fmt", "e4m3"), ("activation_scheme", "dynamic")):
+        if settings.get(name, wanted) != wanted:
+            raise _refused(name, settings[name])
+    if settings.get("weight_block_size") != [128, 128]:
+        raise _refused("weight_block_size", settings.get("weight_block_size"))
+    return QuantScheme("fp8", 8, 128, True, ignore=("lm_head", *_not_converted(settings)), type="float")
 
 
 def _compressed_tensors(settings: dict[str, Any]) -> QuantScheme:

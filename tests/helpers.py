@@ -17,22 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig
-from transformers.models.llama import LlamaConfig
-from transformers.models.mixtral import MixtralConfig
-from transformers.models.qwen2 import Qwen2Config
-from transformers.models.qwen2_moe import Qwen2MoeConfig
-from transformers.models.qwen3 import Qwen3Config
-from transformers.models.qwen3_moe import Qwen3MoeConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
-_CONFIGS: dict[str, type[PreTrainedConfig]] = {
-    "qwen3": Qwen3Config,
-    "qwen2": Qwen2Config,
-    "llama": LlamaConfig,
-    "qwen3_moe": Qwen3MoeConfig,
-    "qwen2_moe": Qwen2MoeConfig,
-    "mixtral": MixtralConfig,
-}
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 _OF_KIND: dict[str, dict[str, Any]] = {
     "qwen3_moe": {**_EXPERTS, "norm_topk_prob": True},
@@ -42,7 +28,7 @@ _OF_KIND: dict[str, dict[str, Any]] = {
 
 
 def tiny_hf_config(kind: str, **over: Any) -> PreTrainedConfig:
-    """A configuration of some 100,000 parameters; `over` replaces any of its fields.
+    """A configuration of some 100,000 parameters, of a model_type; `over` replaces any of its fields.
 
     EOS is None so that random text does not end by accident; a test that needs one says which.
     """
@@ -62,7 +48,7 @@ def tiny_hf_config(kind: str, **over: Any) -> PreTrainedConfig:
         **_OF_KIND.get(kind, {}),
         **over,
     }
-    return _CONFIGS[kind](**values)
+    return AutoConfig.for_model(kind, **values)
 
 
 def make_hf_model(

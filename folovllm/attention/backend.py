@@ -49,6 +49,8 @@ class AttentionBackend(ABC):
     supports_cuda_graphs = False
     """True: in a batch of decodes, the shapes of the tensors alone decide which kernels `forward` and `write` launch,
     and with which arguments. A captured launch is then right for any content that the tensors hold at its replay."""
+    supports_prompt_graphs = False
+    """True: so do they where decodes come first and prompts behind them. A decode in front may then have no key."""
     supports_extras = False
     """Whether it computes what AttentionExtras has."""
     plain: type[AttentionBackend] | None = None
@@ -132,6 +134,7 @@ class Attention(nn.Module):
 # The order is the order of preference.
 BACKENDS = {
     "triton": "folovllm.attention.backends.triton.TritonBackend",
+    "turing": "folovllm.attention.backends.turing.TuringBackend",
     "flash_attn": "folovllm.attention.backends.flash_attn.FlashAttnBackend",
     "cpu": "folovllm.attention.backends.cpu.CPUBackend",
     "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",

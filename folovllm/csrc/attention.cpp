@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cache.h"
+#include "extras.h"
 #include "kernels.h"
 #include "pool.h"
 #include "vector.h"
@@ -55,8 +56,8 @@ void store_kv(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *key
 // multiplied into the scores, and those of values into the weights.
 template <int HEADS, typename T, typename C>
 void attend(const T *q, const C *keys, const C *values, const int32_t *table, int64_t first, int64_t count,
-            int64_t block_size, int64_t kv_head, int64_t num_kv_heads, int64_t size, float scale, float *maximum,
-            float *total, float *weighted) {
+            int64_t block_size, int64_t kv_head, int64_t num_kv_heads, int64_t size, float scale, const Extras &extras,
+            float *maximum, float *total, float *weighted) {
     constexpr bool HAS_SCALE = Place<C>::HAS_SCALE;
     alignas(64) float weights[HEADS][PART], key_scales[PART], value_scales[PART];
     int64_t rows[PART];
@@ -98,6 +99,7 @@ void attend(const T *q, const C *keys, const C *values, const int32_t *table, in
         }
     }
     for (int h = 0; h < HEADS; h++) {
+        extras.cap(weights[h], count);
         float highest = -__builtin_inff();
         for (int64_t i = 0; i < count; i++) highest = weights[h][i] > highest ? weights[h][i] : highest;
         for (int64_t i = count; i < (count + LANES - 1) / LANES * LANES; i++) weights[h][i] = -__builtin_inff();
@@ -142,15 +144,16 @@ struct Task {
 template <typename T, typename C>
 void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries, const int64_t *seqs,
             const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks, int64_t entries, int64_t block_size,
-            int64_t num_heads, int64_t num_kv_heads, int64_t size, float scale, T *out) {
+            int64_t num_heads, int64_t num_kv_heads, int64_t size, float scale, const Extras &extras, T *out) {
     const int64_t group = num_heads / num_kv_heads;
     std::vector<Task> tasks;
     std::vector<int64_t> first_task(entries + 1);
     int64_t keys_read = 0;
     for (int64_t i = 0; i < entries; i++) {
         first_task[i] = tasks.size();
-        for (int64_t part = 0; part * PART < seq_lens[seqs[i]]; part++) tasks.push_back({i, part});
-        keys_read += seq_lens[seqs[i]];
+        const int64_t end = seq_lens[seqs[i]], begin = extras.first_key(end - 1);
+        for (int64_t part = begin / PART; part * PART < end; part++) tasks.push_back({i, part});
+        keys_read += end - begin;
     }
     first_task[entries] = tasks.size();
     const int64_t num_tasks = tasks.size(), each = size + 2;  // maximum, sum, weighted values
@@ -161,13 +164,14 @@ void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const 
     const bool worth = keys_read * num_heads * size > (1 << 16);
     pool::each(num_tasks * num_kv_heads, worth, [&](int64_t number) {
         const int64_t t = number / num_kv_heads, kv_head = number % num_kv_heads;
-        const int64_t i = tasks[t].seq, seq = seqs[i], first = tasks[t].part * PART;
-        const int64_t left = seq_lens[seq] - first, count = left < PART ? left : PART;
+        const int64_t i = tasks[t].seq, seq = seqs[i], part = tasks[t].part * PART;
+        const int64_t first = std::max(part, extras.first_key(seq_lens[seq] - 1));
+        const int64_t count = std::min<int64_t>(part + PART, seq_lens[seq]) - first;
         for (int64_t h = 0; h < group; h += TOGETHER) {
             const int64_t head = kv_head * group + h, place = t * num_heads + head;
             const auto run = [&](auto function) {
                 function(q + queries[i] * q_stride + head * size, keys, values, tables + seq * max_blocks, first, count,
-                         block_size, kv_head, num_kv_heads, size, scale, maxima + place, totals + place,
+                         block_size, kv_head, num_kv_heads, size, scale, extras, maxima + place, totals + place,
                          weighted + place * size);
             };
             switch (group - h) {
@@ -181,11 +185,12 @@ void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const 
     pool::each(entries, worth, [&](int64_t i) {
         std::vector<float> shares(first_task[i + 1] - first_task[i]);
         for (int64_t head = 0; head < num_heads; head++) {
-            float highest = -__builtin_inff(), total = 0;
+            float highest = extras.sinks ? extras.sinks[head] : -__builtin_inff();
             for (int64_t t = first_task[i]; t < first_task[i + 1]; t++) {
                 float mine = maxima[t * num_heads + head];
                 highest = mine > highest ? mine : highest;
             }
+            float total = extras.sinks ? expf(extras.sinks[head] - highest) : 0;
             T *target = out + (queries[i] * num_heads + head) * size;
             for (int64_t t = first_task[i]; t < first_task[i + 1]; t++) {
                 float share = expf(maxima[t * num_heads + head] - highest);
@@ -215,9 +220,9 @@ extern "C" {
     void decode_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries,          \
                        const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,       \
                        int64_t entries, int64_t block_size, int64_t num_heads, int64_t num_kv_heads,                  \
-                       int64_t size, float scale, T *out) {                                                           \
+                       int64_t size, float scale, const Extras *extras, T *out) {                                     \
         decode(q, q_stride, keys, values, queries, seqs, seq_lens, tables, max_blocks, entries, block_size,           \
-               num_heads, num_kv_heads, size, scale, out);                                                            \
+               num_heads, num_kv_heads, size, scale, extras ? *extras : Extras(), out);                               \
     }
 
 EACH_CACHE(PAGED)

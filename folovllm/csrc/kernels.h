@@ -8,7 +8,7 @@
 
 #pragma once
 
-#include "vector.h"
+#include "extras.h"
 
 #ifdef __AVX512BF16__
 #define IF_PAIRS(...) __VA_ARGS__
@@ -73,11 +73,11 @@ EACH_ACTIVATION(DECLARE_LAYERS)
     void decode_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries,          \
                        const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,       \
                        int64_t entries, int64_t block_size, int64_t num_heads, int64_t num_kv_heads, int64_t size,    \
-                       float scale, T *out);                                                                          \
+                       float scale, const Extras *extras, T *out);                                                    \
     void prefill_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *spans,           \
                         const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,      \
                         int64_t entries, int64_t block_size, int64_t num_heads, int64_t num_kv_heads, int64_t size,   \
-                        float scale, T *out);
+                        float scale, const Extras *extras, T *out);
 EACH_CACHE(DECLARE_PAGED)
 
 #define DECLARE_LINEAR(NAME, T, W)                                                                                    \
@@ -114,11 +114,20 @@ struct Product {
     const float *bias;   // may be null
 };
 
+// What a layer with experts has in the place of its MLP (layers/moe.py). The small products read x in float32.
+struct ExpertsOfLayer {
+    int64_t count, top_k, size, shared_size, renormalize;
+    Product gate, shared_gate, shared_gate_up, shared_down;
+    const Product *products;  // gate_up and down of each expert
+};
+
 struct Layer {
     const float *input_norm, *post_norm;
     const float *q_norm, *k_norm;  // may be null
     Product qkv, o, gate_up, down;
+    const ExpertsOfLayer *experts;  // null: it has gate_up and down
     void *keys, *values;
+    const Extras *extras;  // of attention; null: none
 };
 
 // What the step is about. `decodes` and `prefills` say whose the queries and the spans are.

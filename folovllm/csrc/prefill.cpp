@@ -25,10 +25,12 @@
 // al., "FlashAttention" (2022).
 
 #include <algorithm>
+#include <cfloat>
 #include <type_traits>
 #include <vector>
 
 #include "cache.h"
+#include "extras.h"
 #include "kernels.h"
 #include "panels.h"
 #include "pool.h"
@@ -48,6 +50,7 @@ struct Prefill {
     const int32_t *seq_lens, *tables;
     int64_t q_stride, max_blocks, block_size, num_heads, num_kv_heads, size;
     float scale;
+    Extras extras;
     T *out;
 
 #ifdef __AVX512BF16__
@@ -112,11 +115,12 @@ struct Prefill {
         return found;
     }
 
-    // K and V of `count` tokens from `first` on; zeros behind them, to the end of a panel.
-    void take_tile(int64_t seq, int64_t kv_head, int64_t first, int64_t count, const Memory &m) const {
+    // K and V of the tokens [begin, first + count) of a tile that begins at `first`; zeros before and behind them.
+    void take_tile(int64_t seq, int64_t kv_head, int64_t first, int64_t begin, int64_t count, const Memory &m) const {
         int64_t at[TILE];
-        const int32_t *block = tables + seq * max_blocks + first / block_size;
-        for (int64_t j = 0, offset = first % block_size; j < count; j++) {
+        const int64_t skipped = std::max<int64_t>(begin - first, 0), taken = first + skipped;
+        const int32_t *block = tables + seq * max_blocks + taken / block_size;
+        for (int64_t j = skipped, offset = taken % block_size; j < count; j++) {
             const Place<C> place(*block, offset, kv_head, block_size, num_kv_heads, size);
             at[j] = place.first;
             if constexpr (HAS_SCALE) {
@@ -130,13 +134,17 @@ struct Prefill {
                 __builtin_prefetch((const char *)(values + at[j]) + byte, 0, 2);
             }
         }
-        if constexpr (HAS_SCALE) std::fill(m.value_scales + count, m.value_scales + TILE, 0.0f);
+        if constexpr (HAS_SCALE) {
+            std::fill(m.value_scales, m.value_scales + skipped, 0.0f);
+            std::fill(m.value_scales + count, m.value_scales + TILE, 0.0f);
+        }
+        const auto has = [=](int64_t j) { return uint64_t(j - skipped) < uint64_t(count - skipped); };
         const int64_t used = (count + WIDTH - 1) / WIDTH * WIDTH;  // what the products read
         // By squares: tokens lie a power of two apart, so a column of all of them would not fit into the first cache.
         for (int64_t j = 0; j < used; j += LANES)
             for (int64_t d = 0; d < steps(); d += LANES) {
                 words square[LANES];
-                for (int64_t i = 0; i < LANES; i++) square[i] = j + i < count ? take(keys + at[j + i], d, 1) : words{};
+                for (int64_t i = 0; i < LANES; i++) square[i] = has(j + i) ? take(keys + at[j + i], d, 1) : words{};
                 transpose(square);
                 Step *to = m.k + j / WIDTH * WIDTH * steps() + d * WIDTH + j % WIDTH;
                 for (int64_t i = 0; i < std::min<int64_t>(LANES, steps() - d); i++)
@@ -144,7 +152,7 @@ struct Prefill {
             }
         for (int64_t d = 0; d < padded(); d += LANES) {
             Step *to = m.v + d / WIDTH * WIDTH * TILE_STEPS + d % WIDTH;
-            const auto value = [&](int64_t j) { return j < count && d < size ? load(values + at[j] + d) : vec{}; };
+            const auto value = [&](int64_t j) { return has(j) && d < size ? load(values + at[j] + d) : vec{}; };
             for (int64_t step = 0; step < used / KEYS_OF_STEP; step++, to += WIDTH) {
                 if constexpr (IN_PAIRS) {  // in float32 the lower half of a bfloat16 number is zero
                     const words both = (words)value(2 * step) >> 16 | (words)value(2 * step + 1);
@@ -200,14 +208,14 @@ struct Prefill {
                 for (int64_t j = 0; j < whole; j += LANES) store(scores + j, load(scores + j) * scale);
             if constexpr (HAS_SCALE)
                 for (int64_t j = 0; j < whole; j += LANES) store(scores + j, load(scores + j) * load(m.key_scales + j));
+            extras.cap(scores, whole);
+            for (int64_t j = 0; j < std::min(seen - extras.window, whole); j++) scores[j] = -__builtin_inff();
             for (int64_t j = std::max<int64_t>(seen, 0); j < whole; j++) scores[j] = -__builtin_inff();
             vec each = splat(before[r] = m.highest[row + r]);
             for (int64_t j = 0; j < whole; j += LANES) each = load(scores + j) > each ? load(scores + j) : each;
             highest[r] = m.highest[row + r] = max(each);
         }
-        // What each row has so far fades by this; without a key yet, both are minus infinity.
-        const vec fading = exp_(load(before) - load(highest));
-        store(keep, load(before) == load(highest) ? splat(1.0f) : fading);
+        store(keep, exp_(load(before) - load(highest)));  // what each row has so far fades by this
         for (int r = 0; r < rows; r++) {
             vec total = {};
             for (int64_t j = 0; j < whole; j += LANES) {
@@ -250,17 +258,21 @@ struct Prefill {
             }
         }
         std::fill(m.sums, m.sums + room * padded(), 0.0f);
-        std::fill(m.highest, m.highest + rows, -__builtin_inff());
-        std::fill(m.total, m.total + rows, 0.0f);
+        for (int64_t row = 0; row < rows; row++) {  // a row may see its first key in a later tile
+            m.highest[row] = extras.sinks ? extras.sinks[kv_head * group() + row % group()] : -FLT_MAX;
+            m.total[row] = extras.sinks ? 1 : 0;
+        }
 #ifdef __AMX_BF16__
         const Shapes shapes(BLOCK);
         if constexpr (TILES) _tile_loadconfig(&shapes);
 #endif
-        for (int64_t first = 0; first < last; first += TILE) {
-            take_tile(seq, kv_head, first, std::min<int64_t>(TILE, last - first), m);
+        const int64_t start = extras.first_key(position);
+        for (int64_t first = start / TILE * TILE; first < last; first += TILE) {
+            take_tile(seq, kv_head, first, start, std::min<int64_t>(TILE, last - first), m);
             for (int64_t row = 0; row < rows; row += per_block) {
                 const int64_t here = std::min(per_block, rows - row);
-                if (position + (row + here - 1) / group() < first) continue;  // none of them sees a key of this tile
+                const bool before = position + (row + here - 1) / group() < first;
+                if (before || extras.first_key(position + row / group()) >= first + TILE) continue;  // none sees a key
                 attend(here, row, position + row / group(), first, m);
             }
         }
@@ -300,10 +312,10 @@ extern "C" {
     void prefill_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *spans,           \
                         const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,      \
                         int64_t entries, int64_t block_size, int64_t num_heads, int64_t num_kv_heads, int64_t size,   \
-                        float scale, T *out) {                                                                        \
+                        float scale, const Extras *extras, T *out) {                                                  \
         const auto attend = [&](auto tiles) {                                                                         \
             Prefill<T, C, tiles>{q, keys, values, spans, seqs, seq_lens, tables, q_stride, max_blocks, block_size,    \
-                                 num_heads, num_kv_heads, size, scale, out}                                           \
+                                 num_heads, num_kv_heads, size, scale, extras ? *extras : Extras(), out}              \
                 .run(entries);                                                                                        \
         };                                                                                                            \
         __VA_ARGS__                                                                                                   \

@@ -9,7 +9,7 @@ vLLM: v1/engine/core.py (EngineCore.__init__, _initialize_kv_caches)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -40,6 +40,7 @@ from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_group
 from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
 from folovllm.worker.profile import peak_bytes, run_full_step
+from folovllm.worker.prompt_shape import PromptShape, prompt_shapes
 from folovllm.worker.proposer import Proposer
 
 logger = init_logger(__name__)
@@ -126,7 +127,8 @@ def _load_model(
 ) -> DecoderForCausalLM:  # fmt: skip
     model_config, longest = config.model_config, config.model_config.max_model_len
     if isinstance(spec, TransformersSpec):  # the worker asks it what it asks our decoder
-        return cast(DecoderForCausalLM, load_transformers_model(model_config, spec, longest, dtype, device))
+        linear = parts.ops.linear
+        return cast(DecoderForCausalLM, load_transformers_model(model_config, spec, longest, dtype, device, linear))
     weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     seed = model_config.seed
     return build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=parts.ops, group=group)
@@ -151,6 +153,7 @@ def size_cache(
         return step + bytes_of_graphs(
             model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
+            prompt_shapes=shapes_of_prompts(parts, limits, model),
         )  # fmt: skip
 
     cache = config.cache_config
@@ -195,7 +198,8 @@ def _build_runner(
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
-    graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device)
+    shapes = shapes_of_prompts(parts, limits, model)
+    graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device, shapes)
     leading: Any = model if group is None else LeadingModel(model, group)
     replayed: Any = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
     return parts.runner(
@@ -206,14 +210,28 @@ def _build_runner(
 
 def record_graphs(
     model: DecoderForCausalLM, parts: Parts, most_rows: int, longest: int, block_size: int, dtype: torch.dtype,
-    device: torch.device,
+    device: torch.device, shapes: Sequence[PromptShape] = (),
 ) -> CudaGraphs | None:  # fmt: skip
-    """All that steps of up to `most_rows` tokens need; None: these parts have none."""
+    """All that steps of up to `most_rows` tokens need, and steps with prompts of these shapes; None: these parts have
+    none."""
     if not parts.graphs:
         return None
     sizes = capture_sizes(most_rows)
     graphs = CudaGraphs(
-        model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
-    )
-    logger.info("CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30)
+        model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws,
+        prompt_shapes=shapes,
+    )  # fmt: skip
+    logger.info(
+        "CUDA graphs for %d batch sizes up to %d, and for prompts in steps of %d sizes: %.2f GiB",
+        len(sizes), sizes[-1], len(shapes), graphs.pool_bytes / 2**30,
+    )  # fmt: skip
     return graphs
+
+
+def shapes_of_prompts(parts: Parts, limits: SchedulerConfig, model: DecoderForCausalLM) -> list[PromptShape]:
+    """Of steps with prompts that are recorded: none among ranks, nor where attention cannot."""
+    if not parts.graphs or not parts.backend.supports_prompt_graphs or model.model.ops.group is not None:
+        return []
+    assert limits.max_num_batched_tokens is not None  # resolved
+    most_tokens = min(limits.max_num_batched_tokens, limits.max_num_seqs * limits.max_model_len)
+    return prompt_shapes(most_tokens, limits.max_num_seqs)

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from folovllm.attention.backend import Attention
@@ -25,8 +26,8 @@ from folovllm.config import EngineConfig
 from folovllm.engine.parts import Parts
 from folovllm.layers.linear import PLAIN, Linear
 from folovllm.layers.moe import route
-from folovllm.layers.norm import QKNorm
-from folovllm.layers.ops import LayerOps
+from folovllm.layers.norm import QKNorm, RMSNorm
+from folovllm.layers.ops import LayerOps, silu_mul
 from folovllm.layers.quantization.cuda import plain_method
 from folovllm.layers.quantization.linear import QuantizedLinears
 from folovllm.layers.rotary import RotaryEmbedding
@@ -75,10 +76,12 @@ def check_kernels(
         why, asked = f"the kernel {kernel!r} {why}", None
         if kernel == "draw":
             without = replace(parts, draws=False)
-        elif kernel in vars(plain.ops):
+        elif hasattr(parts.ops, kernel):
             # Without their kernel, how many rows each expert has must be known on the host.
             graphs = parts.graphs and kernel != "experts"
-            without = replace(parts, ops=replace(parts.ops, **{kernel: getattr(plain.ops, kernel)}), graphs=graphs)
+            torchs: dict[str, Any] = {kernel: getattr(plain.ops, kernel, None)}
+            ops = replace(parts.ops, **torchs)
+            without = replace(parts, ops=ops, graphs=graphs)
         else:
             graphs = parts.graphs and plain.backend.supports_cuda_graphs
             without = replace(parts, backend=plain.backend, graphs=graphs)
@@ -175,6 +178,16 @@ def _layer_cases(
         outs = [method.plain.apply(layer, x), *(rounded(x.repeat(times, 1)) for times in (1, 13, 86))]
         return torch.cat([out.flatten() for out in outs])
 
+    def multiply_few(parts: Parts) -> Tensor:
+        """Three rows, with all that may stand around a product."""
+        before = RMSNorm(spec.hidden_size, eps)
+        before.weight = nn.Parameter(rows[0], requires_grad=False)
+        if (kernel := getattr(parts.ops, "few_rows", None)) is None or spec.hidden_size % 8:
+            gate_up = F.linear(before(x)[0], rows[:36])
+            return torch.cat([silu_mul(gate_up).flatten(), (residual + F.linear(x, weight)).flatten()])
+        gated, added = kernel(x, rows[:36], norm=before, gated=True), kernel(x, weight, add_to=residual.clone())
+        return torch.cat([gated.flatten(), added.flatten()])
+
     def mix(parts: Parts) -> Tensor:
         """40 rows, few and many of them of an expert."""
         assert spec.experts is not None
@@ -188,6 +201,7 @@ def _layer_cases(
 
     cases: dict[str, Callable[[Parts], Tensor]] = {
         "linear": multiply,
+        "few_rows": multiply_few,
         "rms_norm": lambda parts: torch.cat(
             [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
         ),

@@ -6,7 +6,8 @@
     CUDA     backends/triton.py       Triton between the products     a kernel               yes
 
 (*) where our own kernels cannot be compiled. `enforce_eager` leaves out one call for all layers, and CUDA graphs.
-The KV cache in 8 bits (kv_cache_dtype.py) and batch invariance (batch_invariance.py) change some of it.
+The KV cache in 8 bits (kv_cache_dtype.py) and batch invariance (batch_invariance.py) change some of it, and on a Hopper
+GPU layers of few rows have products of our own (layers/few_rows.py).
 
 vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_forward)
 """
@@ -14,7 +15,7 @@ vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ from folovllm.layers.moe import Experts
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
 from folovllm.layers.quantization.cuda import choose_method
-from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
+from folovllm.layers.quantization.linear import DequantizedLinear, QuantizedLinear, QuantizedLinears
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.one_call import OneCallOps
 from folovllm.models.registry import ModelSpec
@@ -63,6 +64,8 @@ def choose_parts(
     """
     model_config, kv_dtype = config.model_config, cache_dtype(config, dtype)
     scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
+    if scheme is not None and isinstance(spec, DecoderSpec):
+        scheme = replace(scheme, names=spec.names)
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
     if isinstance(spec, TransformersSpec):
         _refuse_what_our_layers_do(config, quantised=scheme is not None)
@@ -97,6 +100,8 @@ def select_ops(
     def linear(plain: LinearMethod, method: type[QuantizedLinear] | None = None) -> LinearMethod:
         if scheme is None:
             return plain
+        if scheme.of_numbers:
+            return QuantizedLinears(scheme, partial(DequantizedLinear, plain=plain), plain)
         chosen = choose_method(scheme, device, has_triton=has_triton, invariant=invariant)
         return QuantizedLinears(scheme, method or chosen, plain)
 
@@ -107,7 +112,13 @@ def select_ops(
         from folovllm.layers.triton_ops import StackedExperts, triton_ops  # loads Triton
 
         experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
-        return triton_ops(linear(invariant_products() if invariant else PLAIN), experts)
+        fused = triton_ops(linear(invariant_products() if invariant else PLAIN), experts)
+        if scheme is None and not invariant:
+            from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
+
+            if takes_few_rows(dtype, device):
+                return FewRowsOps(**vars(fused))
+        return fused
     return LayerOps(linear(PLAIN))
 
 

@@ -23,7 +23,7 @@ from folovllm.utils.devices import total_memory_bytes
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # As safetensors spells them. Whole numbers where the model has none are quantised weights without their scale, or none.
 WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
-CODE_DTYPES = {torch.int8: "I8", torch.int32: "I32", torch.int64: "I64"}
+CODE_DTYPES = {torch.int8: "I8", torch.int32: "I32", torch.int64: "I64", torch.float8_e4m3fn: "F8_E4M3"}
 
 
 class TensorInfo(NamedTuple):
@@ -102,7 +102,7 @@ def check_memory(model: DecoderForCausalLM, max_model_len: int, device: torch.de
 def check_dtypes(found: dict[str, TensorInfo], slots: dict[str, torch.Tensor]) -> None:
     """Raise for a tensor of other numbers than its slot holds: converted, they would be wrong weights."""
     for name, slot in slots.items():
-        dtypes = WEIGHT_DTYPES if slot.dtype.is_floating_point else (CODE_DTYPES[slot.dtype],)
+        dtypes = (CODE_DTYPES[slot.dtype],) if slot.dtype in CODE_DTYPES else WEIGHT_DTYPES
         if name in found and found[name].dtype not in dtypes:
             raise ModelLoadError(
                 f"tensor {name} holds {found[name].dtype}, the configuration asks for {' or '.join(dtypes)}"

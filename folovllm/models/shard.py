@@ -26,6 +26,7 @@ from folovllm.models.decoder import DecoderSpec
 from folovllm.utils.checks import wrong
 
 TURNED = ("qweight", "qzeros", "scales")  # of GPTQ and AWQ: the first dimension is a layer's inputs
+BLOCK = 128  # rows and columns of an FP8 checkpoint's weight that share a number of weight_scale_inv
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
     A dimension may hold its numbers packed, or once for a group of them. So what is cut is the same share of it.
 
     Raises:
-        ValueError: the cut goes through packed numbers, or through a group.
+        ValueError: the cut goes through packed numbers, or through a group or block.
     """
     for ours, theirs in shard.whole.names:
         name = name.replace(theirs, ours)
@@ -141,9 +142,14 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
     size = shape[dim]
     if size == 1 and by_inputs:  # one group for a whole row
         return everything
-    if mine.start * size % count or mine.stop * size % count:
+    if kind == "weight_scale_inv":
+        if mine.start % BLOCK or (mine.stop % BLOCK and mine.stop < count):
+            raise wrong("tensor_parallel_size", f"cut {name} at blocks of {BLOCK}", f"{mine.start} and {mine.stop}")
+        cut = slice(mine.start // BLOCK, -(-mine.stop // BLOCK))
+    elif mine.start * size % count or mine.stop * size % count:
         raise ValueError(f"{name} {shape} cannot be cut at {mine.start} and {mine.stop} of {count}")
-    cut = slice(mine.start * size // count, mine.stop * size // count)
+    else:
+        cut = slice(mine.start * size // count, mine.stop * size // count)
     return (*everything[:dim], cut, *everything[dim + 1 :])
 
 

@@ -7,6 +7,8 @@
 transformers takes a batch of one row, in which all sequences follow one another, and asks for attention by a name.
 Under that name is a function of ours. What tells the sequences apart, AttentionMetadata, reaches it as an argument.
 
+Its products are ours, too, where no code reads their weights: on a CPU these lie in panels (layers/compiled_ops.py).
+
 What a model needs of attention is not read off its configuration: each kind of model has other names there. One token
 is sent through, on the meta device before any weight is read, and each layer's call says it: heads, sizes, scale,
 window, soft-cap, sinks. What would be computed wrongly is refused by name: layers that ask for no attention, masks that
@@ -20,20 +22,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from folovllm.attention.backend import Attention, AttentionExtras
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import ModelConfig
 from folovllm.errors import ModelLoadError
+from folovllm.hf_config_checks import check_any_config
+from folovllm.layers.linear import PLAIN, Linear, LinearMethod
 from folovllm.model_loader import ModelLoader
-from folovllm.utils.checks import wrong
+from folovllm.utils.checks import check_int, wrong
 from folovllm.utils.devices import total_memory_bytes
 
 NAME = "folovllm"
@@ -64,6 +69,25 @@ def paged_attention(
     return attend(module, query, key, value, {**asked, "attention_mask": attention_mask})[None], None
 
 
+class Product(nn.Module):
+    """A linear layer of transformers, [..., in] -> [..., out], as our layers compute it. It has no weight to read:
+    where a model's code wants one, AttributeError says so on the meta device."""
+
+    def __init__(self, old: nn.Linear | Conv1D, method: LinearMethod) -> None:
+        super().__init__()
+        weight = old.weight.detach()
+        weight = weight.t().contiguous() if isinstance(old, Conv1D) else weight  # [out, in]
+        with torch.device("meta"):  # for its numbers; it takes the tensors that are there
+            self.linear = Linear(weight.shape[1], weight.shape[0], bias=old.bias is not None, method=method)
+        self.linear.weight = nn.Parameter(weight, requires_grad=False)
+        self.linear.bias = old.bias
+        method.process_weights_after_loading(self.linear)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(x.reshape(-1, x.shape[-1]))
+        return out.view(*x.shape[:-1], out.shape[-1])
+
+
 @dataclass(frozen=True)
 class TransformersSpec:
     """What the engine must know of such a model before it has weights; as DecoderSpec has it."""
@@ -71,6 +95,8 @@ class TransformersSpec:
     vocab_size: int
     num_parameters: int
     layers: tuple[Attention, ...]
+    reads_weights: bool = False
+    """Whether the code of some layer reads the weight of a product: then all are left as they are."""
 
     @property
     def has_extras(self) -> bool:
@@ -95,19 +121,28 @@ def transformers_spec(hf_config: Any, max_model_len: int) -> TransformersSpec:
 
     AttentionInterface.register(NAME, paged_attention)
     with _refusals(hf_config, "one token does not pass through it"), torch.device("meta"):
+        check_any_config(hf_config.get_text_config())
         own = copy.deepcopy(hf_config)
         # Some products have shapes on the meta device in bfloat16 alone.
         hf = AutoModelForCausalLM.from_config(own, dtype=torch.bfloat16, attn_implementation=NAME)
         for module in hf.modules():
             if getattr(module, "rope_type", None) in ROPE_BY_LENGTH:
                 module.rope_type = "default"  # else it reads the positions, which have no values here
-        return TransformersForCausalLM(hf.eval(), max_model_len).decoder_spec
+        model = TransformersForCausalLM(hf.eval(), max_model_len)
+        spec = model.decoder_spec
+        try:
+            model.take_products(PLAIN)
+            model.send_one_token()
+        except AttributeError:
+            spec = replace(spec, reads_weights=True)
+        return spec
 
 
 def load_transformers_model(
-    model_config: ModelConfig, spec: TransformersSpec, max_model_len: int, dtype: torch.dtype, device: torch.device
-) -> TransformersForCausalLM:
-    """With its weights, or random ones.
+    model_config: ModelConfig, spec: TransformersSpec, max_model_len: int, dtype: torch.dtype, device: torch.device,
+    linear: LinearMethod,
+) -> TransformersForCausalLM:  # fmt: skip
+    """With its weights, or random ones. linear: how its products are computed.
 
     Raises:
         ModelLoadError: the device cannot hold them, or the checkpoint is not this model's; the text says why.
@@ -117,7 +152,12 @@ def load_transformers_model(
         raise ModelLoadError(f"the weights take {weights / 2**30:.1f} GiB, {device} has {memory / 2**30:.1f}")
     if device.type == "cuda" and len(set(spec.kv_heads)) > 1:
         raise ModelLoadError("heads of K and V must be as many and as large in every layer on CUDA; give device='cpu'")
-    return TransformersForCausalLM(ModelLoader(model_config, attn_implementation=NAME).load(device), max_model_len)
+    hf = ModelLoader(model_config, attn_implementation=NAME).load(device)
+    with _refusals(hf.config, "one token does not pass through it"):
+        model = TransformersForCausalLM(hf, max_model_len)
+    if type(linear) is not LinearMethod and not spec.reads_weights:
+        model.take_products(linear)
+    return model
 
 
 class TransformersForCausalLM(nn.Module):
@@ -133,7 +173,7 @@ class TransformersForCausalLM(nn.Module):
         self._attend: Attend = self._record
         """Of the forward that runs."""
         _check_ropes(self.config, max_model_len)
-        self._send_one_token()
+        self.send_one_token()
         _check_layers(self.config, list(self._layers.values()), max_model_len)
         parameters = sum(parameter.numel() for parameter in hf.parameters())
         self.decoder_spec = TransformersSpec(self.head.weight.shape[0], parameters, tuple(self.attention_layers))
@@ -157,6 +197,16 @@ class TransformersForCausalLM(nn.Module):
     def attention_layers(self) -> list[Attention]:
         return list(self._layers.values())
 
+    def take_products(self, method: LinearMethod) -> None:
+        """Each linear layer becomes one whose product `method` makes; its old weight is freed."""
+        for parent in list(self.hf.modules()):
+            for name, child in parent.named_children():
+                if type(child) in (nn.Linear, Conv1D):
+                    product = Product(child, method)
+                    if child is self.head:
+                        self.head = product
+                    setattr(parent, name, product)
+
     def _run(self, model: nn.Module, input_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> Any:
         self._attend = attend
         return model(input_ids=input_ids[None], position_ids=positions[None], use_cache=False, attend=attend)
@@ -172,9 +222,9 @@ class TransformersForCausalLM(nn.Module):
         return layer(q, k, v, metadata)[..., : value.shape[-1]]  # type: ignore[no-any-return]
 
     @torch.inference_mode()
-    def _send_one_token(self) -> None:
+    def send_one_token(self) -> None:
         """Fills `_layers`. With weights in place, compares our logits with those of transformers' own head."""
-        token = torch.zeros(1, dtype=torch.int64, device=self.head.weight.device)
+        token = torch.zeros(1, dtype=torch.int64, device=self.hf.get_input_embeddings().weight.device)
         try:
             hidden = self._run(self.hf.base_model, token, token, self._record)[0][0]
         except _KeptArgumentsError as kept:  # StableLM: its layers get the argument by a hook
@@ -204,7 +254,8 @@ class TransformersForCausalLM(nn.Module):
         if not getattr(module, "is_causal", True) or asked.get("is_causal") is False:
             raise _refusal(self.config, f"{type(module).__name__} sees tokens that come later")
         num_heads, num_kv_heads, scale = query.shape[1], key.shape[1], asked.get("scaling")
-        window = asked.get("sliding_window")
+        if (window := asked.get("sliding_window")) is not None:
+            check_int("sliding_window", window, 1)
         extras = AttentionExtras(
             sliding_window=window if window is not None and window < self.max_model_len else None,
             logits_soft_cap=asked.get("softcap"), sinks=asked.get("s_aux"),
@@ -223,9 +274,7 @@ def _check_layers(config: Any, layers: list[Attention], max_model_len: int) -> N
         why = f"{len(layers)} of its {config.num_hidden_layers} layers ask for attention"
         raise _refusal(config, f"{why}: the others have some of their own, or none")
     kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
-    if unknown := sorted(set(kinds or ()).difference(("full_attention", "sliding_attention"))):
-        raise _refusal(config, f"it has layers of {', '.join(unknown)}")
-    if window is None or window >= max_model_len or getattr(config, "use_sliding_window", None) is False:
+    if not window or window >= max_model_len or getattr(config, "use_sliding_window", None) is False:
         return
     for number, layer in enumerate(layers):
         if (kinds is None or kinds[number] == "sliding_attention") and layer.extras.sliding_window is None:

@@ -8,17 +8,40 @@ vLLM: vllm/platforms/
 from __future__ import annotations
 
 import os
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from folovllm.utils.logging import init_logger
 
 if TYPE_CHECKING:
     import torch
+
+NVIDIA_DRIVER = Path("/dev/nvidiactl")
 
 
 def default_device() -> str:
     """The device to use when none is named: the first CUDA GPU, else the CPU."""
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    with warnings.catch_warnings(record=True):  # torch's takes several lines
+        if torch.cuda.is_available():
+            return "cuda"
+    if reason := hidden_gpu_reason():
+        init_logger(__name__).warning("the CPU computes: %s", reason)
+    return "cpu"
+
+
+def hidden_gpu_reason() -> str | None:
+    """Why torch finds no GPU where NVIDIA's driver runs; None where none does, or CUDA_VISIBLE_DEVICES hides it."""
+    import torch
+
+    if not NVIDIA_DRIVER.exists() or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return None
+    found = f"torch {torch.__version__} finds no GPU, though NVIDIA's driver runs"
+    if torch.version.cuda is None:
+        return f"{found}: this build of torch has no CUDA"
+    return f"{found}: it may be too old for CUDA {torch.version.cuda}; nvidia-smi prints which CUDA it knows"
 
 
 def cpu_has_bf16_units() -> bool:

@@ -12,10 +12,10 @@ What is recorded is fixed: addresses, shapes, and whatever the host had decided.
     shapes      a graph for each of a few batch sizes; a smaller batch is padded to the next, 3 ─▶ 4
     decisions   kernels may not choose their grid by the lengths of sequences; nothing may ask the device for a value
 
-Steps with more than one token of a prompt run without a graph: they take long enough to hide their launches, and their
-shapes differ every time. A graph holds the model, the LM head and the draw, of greedy sequences and of random
-ones: the sampling kernel's noise comes from a seed and a position, which are in buffers as the token ids are, and not
-from a generator. What is edited or reported beside the draw stays outside: penalties, masks, log-probabilities.
+Steps with more than one token of a prompt have graphs of another kind (prompt_graph.py). A graph holds the model, the
+LM head and the draw, of greedy sequences and of random ones: the sampling kernel's noise comes from a seed and a
+position, which are in buffers as the token ids are, and not from a generator. What is edited or reported beside the
+draw stays outside: penalties, masks, log-probabilities.
 
 The graphs share one memory pool, as large as the largest graph needs, since only one of them runs at a time.
 
@@ -25,6 +25,7 @@ vLLM: v1/cudagraph_dispatcher.py, compilation/cuda_graph.py, v1/worker/gpu_model
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import torch
 
@@ -36,9 +37,14 @@ from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams
 from folovllm.utils.upload import unpack_inputs
 from folovllm.worker.input_batch import StepInputs
 from folovllm.worker.kv_cache import KVCache
+from folovllm.worker.prompt_graph import PromptGraphs, record_graph
+from folovllm.worker.prompt_shape import PromptShape
 
 # Larger decode batches keep the GPU busy for longer than the host needs to launch them.
 MAX_GRAPH_SIZE = 512
+# Tokens that a graph computes at least. cuBLAS multiplies one row more slowly than eight: 915 against 716 us a step of
+# Qwen3-0.6B on an H200.
+FEWEST_TOKENS = 8
 
 
 def capture_sizes(max_num_seqs: int) -> list[int]:
@@ -58,12 +64,21 @@ def padded_size(num_seqs: int, sizes: list[int]) -> int | None:
 
 
 class GraphBuffers:
-    """The tensors that recorded kernels read. They are as long as the largest batch; a graph reads the first rows."""
+    """The tensors that recorded kernels read. They are as long as the largest batch; a graph reads the first rows.
 
-    def __init__(self, size: int, max_model_len: int, block_size: int, device: torch.device) -> None:
+    A graph of fewer sequences than fewest_tokens computes so many tokens. Those behind its sequences are no sequences:
+    they go to slot 0, attention leaves them out, and nothing of them is read.
+    """
+
+    def __init__(
+        self, size: int, max_model_len: int, block_size: int, device: torch.device, fewest_tokens: int = 1
+    ) -> None:
         self.max_model_len = max_model_len
         max_blocks = -(-max_model_len // block_size)
         self.packed = torch.zeros(4, size, dtype=torch.int64, device=device)
+        # Of a few sequences each number has its own array, so that what is behind them stays zero.
+        few = range(1, fewest_tokens)
+        self._few = {count: torch.zeros(4, fewest_tokens, dtype=torch.int64, device=device) for count in few}
         self.block_tables = torch.zeros(size, max_blocks, dtype=torch.int32, device=device)
         self.query_start_loc = torch.arange(size + 1, dtype=torch.int32, device=device)  # one query each
         self.settings = torch.zeros(NUM_SETTINGS, size, dtype=torch.int64, device=device)
@@ -72,7 +87,8 @@ class GraphBuffers:
     def inputs(self, size: int) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
         """input_ids, positions and metadata of the first `size` sequences. Their lengths are not known when a graph is
         recorded, so the longest allowed is given."""
-        input_ids, positions, slots, seq_lens, decode_order = unpack_inputs(self.packed[:, :size])
+        input_ids, positions, slots, _ = self._few.get(size, self.packed[:, :size]).unbind(0)
+        _, _, _, seq_lens, decode_order = unpack_inputs(self._packed(size))
         metadata = AttentionMetadata(
             query_start_loc=self.query_start_loc[: size + 1],
             seq_lens=seq_lens,
@@ -85,21 +101,24 @@ class GraphBuffers:
         )
         return input_ids, positions, metadata
 
+    def _packed(self, size: int) -> torch.Tensor:
+        """Of the first `size` sequences."""
+        return self._few.get(size, self.packed)[:, :size]
+
     def gumbel_params(self, size: int) -> tuple[GumbelParams, torch.Tensor]:
         """Settings and positions with which the first `size` sequences draw."""
-        return GumbelParams(self.settings[:, :size]), self.packed[1, :size]
+        return GumbelParams(self.settings[:, :size]), self._packed(size)[1]
 
     def clear(self, size: int) -> None:
         """`size` sequences of one token, all of them padding."""
-        self.packed[:, :size].zero_()
-        _, _, _, seq_lens, decode_order = unpack_inputs(self.packed[:, :size])
+        packed = self._packed(size).zero_()
+        _, _, _, seq_lens, decode_order = unpack_inputs(packed)
         seq_lens.fill_(1)
         decode_order.copy_(self.query_start_loc[:size])  # 0, 1, 2 ...
 
     def load(self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None) -> None:
         """Copy a step's inputs, padded to `size`, to where the kernels look for them. The settings of the draws are
         copied only when they are others than the last time. None: no draw of the step is read."""
-        assert inputs.packed is not None, "a step that is not padded has no graph"
         self.load_arrays(inputs.packed, inputs.metadata.block_tables)
         if gumbel_params is not None and gumbel_params is not self._settings_of:
             count = gumbel_params.packed.shape[1]
@@ -110,7 +129,7 @@ class GraphBuffers:
     def load_arrays(self, packed: torch.Tensor, tables: torch.Tensor) -> None:
         """StepInputs.packed and the block tables."""
         size = len(tables)
-        self.packed[:, :size].copy_(packed)
+        self._packed(size).copy_(packed)
         # Columns further right keep what they held: no kernel reads behind a sequence's end.
         self.block_tables[:size, : tables.shape[1]].copy_(tables)
 
@@ -135,14 +154,24 @@ class CudaGraphs:
     Attributes:
         draws: whether the graphs draw, with the sampling kernel; else they end with the logits.
         graph_bytes: device memory that recording each of them took: of the pool, and for its list of launches.
+        prompts: those for steps with prompts, in the same pool, if there are any.
     """
+
+    prompts: PromptGraphs | None = None
 
     def __init__(
         self, model: DecoderForCausalLM, sizes: list[int], *, max_model_len: int, block_size: int,
-        dtype: torch.dtype, device: torch.device, draws: bool,
+        dtype: torch.dtype, device: torch.device, draws: bool, prompt_shapes: Sequence[PromptShape] = (),
     ) -> None:  # fmt: skip
         self.model, self.sizes, self.draws = model, sizes, draws
-        self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device)
+        if prompt_shapes:
+            self.prompts = PromptGraphs(
+                model, list(prompt_shapes), max_model_len=max_model_len, block_size=block_size, dtype=dtype,
+                device=device,
+            )  # fmt: skip
+        # Each token more would ask for experts of its own.
+        fewest = FEWEST_TOKENS if device.type == "cuda" and model.decoder_spec.experts is None else 1
+        self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device, fewest)
         self.outputs = GraphOutputs(sizes[-1], model.decoder_spec, dtype, device)
         self.recorded: dict[int, torch.cuda.CUDAGraph] = {}  # by size; replayed on whatever the buffers hold
         self.graph_bytes: dict[int, int] = {}
@@ -150,30 +179,25 @@ class CudaGraphs:
 
     @property
     def pool_bytes(self) -> int:
-        return sum(self.graph_bytes.values())
+        of_prompts = {} if self.prompts is None else self.prompts.graph_bytes
+        return sum(self.graph_bytes.values()) + sum(of_prompts.values())
 
     @torch.inference_mode()
     def record(self) -> None:
         """Record the largest graph first, so that all others fit into its memory."""
         pool = torch.cuda.graph_pool_handle()
+        if self.prompts is not None:
+            self.prompts.record(pool)
         for size in reversed(self.sizes):
             self.buffers.clear(size)
-            self._forward(size)  # what a kernel does at its first call, compiling among it, must not be recorded
-            torch.cuda.empty_cache()  # torch.cuda.graph does it too, and what it gives back is not the graph's
-            free_before = torch.cuda.mem_get_info()[0]
-            graph = torch.cuda.CUDAGraph()
-            # NCCL's own thread asks the device now and then, which only the recording thread must not do.
-            mode = "global" if self.model.model.ops.group is None else "thread_local"
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode=mode):
-                self._forward(size)
-            self.recorded[size] = graph
-            self.graph_bytes[size] = free_before - torch.cuda.mem_get_info()[0]
+            graph, num_bytes = record_graph(self.model, lambda size=size: self._forward(size), pool)  # type: ignore[misc]
+            self.recorded[size], self.graph_bytes[size] = graph, num_bytes
 
     def _forward(self, size: int) -> None:
         """Compute the first `size` rows of the inputs into the first rows of the outputs. Nothing else that is made
         here may be kept: it would be in the graphs' pool, where every graph writes."""
         hidden, logits, tokens = self.outputs.first(size)
-        hidden.copy_(self.model(*self.buffers.inputs(size)))
+        hidden.copy_(self.model(*self.buffers.inputs(size))[:size])
         head = self.model.lm_head
         if (
             type(head) is LMHead and type(head.method) is LinearMethod
@@ -212,13 +236,14 @@ class CudaGraphs:
 def bytes_of_graphs(
     model: DecoderForCausalLM, backend: type[AttentionBackend], sizes: list[int], *, max_model_len: int,
     block_size: int, dtype: torch.dtype, device: torch.device, draws: bool, cache_dtype: torch.dtype | None = None,
+    prompt_shapes: Sequence[PromptShape] = (),
 ) -> int:  # fmt: skip
     """Device memory that CudaGraphs of all these sizes will take, before there is a cache. cache_dtype: of the cache
     that there will be; None: dtype.
 
-    The two largest are recorded over a cache of the null block alone, and thrown away. The pool of the largest serves
-    the others, so each of them is taken to need what the second does beside it: its list of launches, and some memory
-    where attention is split into more parts than for the largest.
+    The two largest of each kind are recorded over a cache of the null block alone, and thrown away. The pool of the
+    largest serves the others, so each of them is taken to need what the second does beside it: its list of launches,
+    and some memory where attention is split into more parts than for the largest.
 
     vLLM: v1/worker/gpu_model_runner.py (profile_cudagraph_memory)
     """
@@ -227,10 +252,14 @@ def bytes_of_graphs(
     cache = KVCache(model, backend, num_blocks=1, block_size=block_size, dtype=cache_dtype or dtype, device=device)
     cache_bytes = cache.num_bytes
     graphs = CudaGraphs(
-        model, sizes[-2:], max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device, draws=draws
-    )
+        model, sizes[-2:], max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device, draws=draws,
+        prompt_shapes=prompt_shapes[-2:],
+    )  # fmt: skip
     taken = free_before - torch.cuda.mem_get_info(device)[0] - cache_bytes
     others = (len(sizes) - len(graphs.sizes)) * graphs.graph_bytes[graphs.sizes[0]]
+    if graphs.prompts is not None:
+        recorded = graphs.prompts.graph_bytes
+        others += (len(prompt_shapes) - len(recorded)) * recorded[min(recorded)]
     del graphs, cache
     for layer in model.attention_layers:
         layer.kv_cache = None

@@ -90,7 +90,9 @@ class LeadingModel:
 
 
 class LeadingGraphs:
-    """Rank 0's graphs: each is replayed by all."""
+    """Rank 0's graphs: each is replayed by all. Steps with prompts have none."""
+
+    prompts = None
 
     def __init__(self, graphs: CudaGraphs, group: GroupCoordinator) -> None:
         self.graphs, self.group, self.size_for = graphs, group, graphs.size_for
@@ -102,7 +104,6 @@ class LeadingGraphs:
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         tables, packed = inputs.metadata.block_tables, inputs.packed
-        assert packed is not None  # a step that is not padded has no graph
         arrays = torch.cat([packed.flatten(), tables.flatten().long()])
         message = [Command.REPLAY, size, tables.shape[1]]
         return self.group.lead(message, arrays, lambda: self.graphs.replay(inputs, size, gumbel_params))

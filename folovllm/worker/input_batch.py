@@ -30,6 +30,7 @@ import torch
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.request import Sequence
 from folovllm.utils.upload import longest_first, pack_inputs, unpack_inputs, upload
+from folovllm.worker.prompt_shape import PromptShape
 
 Forks = list[tuple[Sequence, Sequence]]
 
@@ -55,9 +56,10 @@ class StepInputs:
     """[num_draws] from how many tokens' logits each of them may draw: one, and one for each draft token."""
     logits_at: torch.Tensor | None
     """[sum of num_drawn] the flat tokens from whose logits is drawn. None: each token is drawn from, in order."""
-    packed: torch.Tensor | None = None
+    packed: torch.Tensor
     """Of a padded step: [4, pad_to] int64, of which input_ids, positions and slot_mapping are rows, and seq_lens, in
-    int32, the first half of the last row. So a CUDA graph's inputs are one copy, and the block tables another."""
+    int32, the first half of the last row. So a CUDA graph's inputs are one copy, and the block tables another.
+    Of a step with a PromptShape: what that packs. Of others: empty."""
 
 
 class FlatTokens(NamedTuple):
@@ -144,8 +146,9 @@ class InputBatch:
                 table[row, : len(block_ids)] = block_ids
 
     def prepare(
-        self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks, pad_to: int | None = None
-    ) -> StepInputs:
+        self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks, pad_to: int | None = None,
+        shape: PromptShape | None = None,
+    ) -> StepInputs:  # fmt: skip
         """Make the inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
 
         Two sequences, of which the first computes 3 tokens from position 0 and the second 1 token from position 7:
@@ -158,6 +161,8 @@ class InputBatch:
         pad_to: for a step that a CUDA graph replays, how many tokens the arrays shall have. To its kernels each token
         is a sequence: a draft token is another one with the same block table, and one token longer. The added ones read
         and write slot 0, in the null block, which no sequence uses.
+
+        shape: of the CUDA graph that replays a step with prompts, for which the arrays are packed once more.
         """
         rows, num_new = self._rows_of(seqs), np.array(num_scheduled_tokens)
         flat = self._flatten(rows, num_new)
@@ -165,13 +170,15 @@ class InputBatch:
         arrays, num_decodes = self._pack(rows, num_new, flat, pad_to)
         # Tokens that only the device knows are put in there.
         unknown = np.flatnonzero(flat.positions >= self.num_known[flat.rows])
-        at = np.empty(0, np.int64) if logits_at is None else logits_at
+        none = np.empty(0, np.int64)
+        at, for_graph = none if logits_at is None else logits_at, none
+        if shape is not None:
+            for_graph = shape.pack(arrays[:5], flat.ends, self.block_size)
         further = [each for table in self.further_tables for each in self._slots_and_tables(table, rows, flat)]
-        *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at = upload(
-            self.device, *further, *arrays, drawn_rows, unknown, flat.rows[unknown], at
+        *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at, packed = upload(
+            self.device, *further, *arrays, drawn_rows, unknown, flat.rows[unknown], at, for_graph
         )
         device_further, step = step[: len(further)], step[len(further) :]
-        packed = None
         if pad_to is None:
             input_ids, positions, slots, lens, order, starts, tables = step
         else:

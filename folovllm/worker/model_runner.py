@@ -6,8 +6,8 @@ single ones, and only the last position of each sequence reaches the LM head:
     input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
 
 execute_model() hands a step to the device and does not wait for its tokens. Before they are asked for, another step may
-be launched, which reads this one's tokens where they are, on the device. Steps of one token per sequence are replayed
-from CUDA graphs, where there are any.
+be launched, which reads this one's tokens where they are, on the device. Steps of one token per sequence and small
+steps with prompts are replayed from CUDA graphs, where there are any.
 
 vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 """
@@ -17,12 +17,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
+import numpy as np
 import torch
 
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
+from folovllm.sample.gumbel import GumbelParams
 from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
@@ -96,25 +98,31 @@ class ModelRunner:
         fits = num_tokens == len(seqs) + num_drafted and not (num_drafted and scheduled.num_prompt_tokens)
         if self.graphs is not None and fits:
             size = self.graphs.size_for(num_tokens)
-        inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
+        prompts = None if self.graphs is None or size is not None else self.graphs.prompts
+        shape = None if prompts is None else prompts.shape_for(nums)
+        inputs = self.batch.prepare(seqs, nums, forks, size, shape)
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))
-        gumbel_params = self.sampling.prepare(drawing) if drawing and drafts is None else None
+        gumbel_params = self._prepare_draws(drawing, None if drafts is None else inputs.num_drawn)
         logits = drawn = None
         if self.graphs is None or size is None:
             if num_tokens > len(seqs):  # else every row is a last one
                 wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
                 inputs.metadata.last_rows_only = not wants_all
-            hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
+            if prompts is not None and shape is not None:
+                hidden = prompts.replay(inputs, shape)
+            else:
+                hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
             if self.speculation is not None and scheduled.num_prompt_tokens:
                 self.speculation.proposer.computed(seqs, inputs)
         else:
-            if inputs.logits_at is not None:
-                gumbel_params = None  # not every row draws, or one draws that has none: the graph cannot know
-            hidden, logits, tokens = self.graphs.replay(inputs, size, gumbel_params)
-            drawn = None if gumbel_params is None else tokens[: len(drawing)]
+            # Else not every row draws, or one draws that has none: the graph cannot know.
+            graph_draws = gumbel_params is not None and inputs.logits_at is None
+            hidden, logits, tokens = self.graphs.replay(inputs, size, gumbel_params if graph_draws else None)
+            drawn = tokens if graph_draws else None
         if drawing:
             num_logits = int(inputs.num_drawn.sum())
+            drawn = None if drawn is None else drawn[:num_logits]
             if logits is None:
                 logits = self.model.compute_logits(_at(hidden, inputs.logits_at, num_logits))
             else:
@@ -122,7 +130,9 @@ class ModelRunner:
             if self.speculation is None or drafts is None:
                 self._draw(step, drawing, inputs, logits, drawn)
             else:
-                self.speculation.verify(step, drawing, drafts, inputs, logits)
+                if drawn is None and gumbel_params is not None:
+                    drawn = gumbel_params.draw(logits, _at(inputs.positions, inputs.logits_at, num_logits))
+                self.speculation.verify(step, drawing, drafts, inputs, logits, drawn)
         else:
             self.batch.advance(inputs, [])
         if len(step.draws) < len(step.rows):
@@ -130,6 +140,12 @@ class ModelRunner:
         if scheduled.num_prompt_tokens:
             step.prompt_logprobs = self.prompt_logprobs.gather(seqs, nums, hidden)
         return step
+
+    def _prepare_draws(self, seqs: list[Sequence], counts: np.ndarray | None) -> GumbelParams | None:
+        """counts: of a step with draft tokens."""
+        if not seqs or (counts is not None and self.speculation is not None and self.speculation.rejects):
+            return None
+        return self.sampling.prepare(seqs, counts)
 
     def _draw(
         self,

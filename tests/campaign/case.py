@@ -18,7 +18,8 @@ from folovllm import SamplingParams
 @dataclass(frozen=True)
 class ModelSpec:
     """A random model. `text`: it has a tokenizer whose token i is byte i, EOS 256 and BOS 257. `quantized`: the engine
-    rounds its layers' weights to 4 bits when it loads them. `int8_cache`: keys and values are codes of 8 bits."""
+    rounds its layers' weights to 4 bits when it loads them. `int8_cache`: keys and values are codes of 8 bits.
+    `transformers`: its layers are computed by transformers' code. `window`: of some layers, or of all."""
 
     kind: str = "llama"
     vocab_size: int = 32
@@ -31,6 +32,8 @@ class ModelSpec:
     text: bool = False
     quantized: bool = False
     int8_cache: bool = False
+    transformers: bool = False
+    window: int | None = None
 
 
 @dataclass

@@ -23,7 +23,8 @@ def draw_case(seed: int, number: int) -> Case:
         }  # fmt: skip
     rng, spec = random.Random(f"{seed}/{number}/ranks"), case.model
     heads_fit = spec.num_heads % 2 == 0 and (spec.num_kv_heads % 2 == 0 or spec.num_kv_heads == 1)
-    if rng.random() < 0.2 and heads_fit and not spec.quantized:  # two heads are less than a group of columns
+    cut = heads_fit and not spec.quantized and not spec.transformers  # two heads are less than a group of columns
+    if rng.random() < 0.2 and cut:
         case.engine["tensor_parallel_size"] = 2
     return case
 
@@ -60,12 +61,16 @@ class _Drawing:
     def _engine(self, case: Case) -> None:
         rng, engine = self.rng, case.engine
         engine["max_model_len"] = longest = rng.choice([24, 40, 64])
-        if self.often(0.08) and not case.model.int8_cache:  # it reads a sequence from a single block
+        plain = not case.model.int8_cache and not case.model.transformers and case.model.window is None
+        if self.often(0.08) and plain:  # it reads a sequence from a single block, and knows no windows
             engine.update(attention_backend="dense", block_size=longest, num_kv_blocks=rng.randint(1, 5))
         else:
             engine["block_size"] = block_size = rng.choice([1, 2, 3, 4, 4, 8, 16])
-            least = -(-longest // block_size)
-            engine["num_kv_blocks"] = rng.choice([max(2, least // 2), least, least, least + 3, 2 * least, 8 * least])
+            least, fewer = -(-longest // block_size), 2
+            if case.model.window is not None:  # up to two groups of layers have a table each; then, no length is lost
+                least, fewer = 2 * least, 2 * least
+            fewer = max(fewer, least // 2)
+            engine["num_kv_blocks"] = rng.choice([fewer, least, least, least + 3, 2 * least, 8 * least])
             if self.often(0.2):
                 engine["attention_backend"] = "paged_torch"
         case.swap_blocks = rng.choice([0, 0, 3, 20, 200])
@@ -142,7 +147,7 @@ class _Drawing:
         """False where the engine has no room for any."""
         width = self.rng.choice([1, 2, 3, 4])
         longest = min(len(asked.prompt) + asked.params["max_tokens"], case.longest)
-        needed = width * -(-longest // case.engine["block_size"])
+        needed = width * -(-longest // case.engine["block_size"]) * (1 if case.model.window is None else 2)
         if width > case.max_num_seqs or needed > case.engine["num_kv_blocks"]:
             return False
         asked.params.update(use_beam_search=True, best_of=width, n=self.rng.randint(1, width), temperature=0.0)

@@ -32,6 +32,13 @@ SPECS = [
     ModelSpec("llama", 256, 1, 4, 1, 8, eos=(7,), int8_cache=True),
     ModelSpec("qwen3_moe", 97, 2, 4, 2, 8, eos=(3,)),
     ModelSpec("mixtral", 61, 2, 4, 1, 8, tied=True, eos=(5,)),
+    ModelSpec("mistral", 61, 2, 4, 2, 16, eos=(3,), window=7),
+    ModelSpec("qwen2", 97, 2, 4, 1, 16, tied=True, window=10),  # of the second layer
+    ModelSpec("mixtral", 32, 2, 4, 2, 8, eos=(5,), window=3),
+    ModelSpec("qwen3", TEXT_VOCAB, 2, 4, 2, 16, eos=(EOS,), text=True, transformers=True),
+    ModelSpec("gpt2", 97, 2, 4, 4, 8, tied=True, eos=(7,), transformers=True),
+    ModelSpec("gemma2", 61, 2, 4, 2, 16, tied=True, eos=(3,), transformers=True, window=6),
+    ModelSpec("gpt_oss", 61, 2, 4, 2, 8, eos=(5,), transformers=True, window=9),
 ]
 
 
@@ -40,6 +47,7 @@ class Model:
 
     def __init__(self, spec: ModelSpec, folder: Path) -> None:
         self.spec, self.folder = spec, folder
+        window = {"sliding_window": spec.window, "use_sliding_window": True, "max_window_layers": 1}
         self.hf: Any = make_hf_model(
             spec.kind,
             vocab_size=spec.vocab_size,
@@ -52,7 +60,9 @@ class Model:
             tie_word_embeddings=spec.tied,
             eos_token_id=list(spec.eos) or None,
             bos_token_id=BOS if spec.text else None,
+            **(window if spec.window else {}),
         )
+        self.hf.set_attn_implementation("eager")  # torch's has neither a soft-cap nor sinks
         self.hf.save_pretrained(folder)
         if spec.quantized:
             for layer in self.hf.model.layers.modules():

@@ -143,6 +143,8 @@ def _build(case: Case, model: Model) -> LLMEngine:
     kwargs["swap_space"] = (case.swap_blocks + 0.5) * block_bytes / GIB if case.swap_blocks else 0.0
     if spec.quantized:
         kwargs["quantization"] = "w4a16"
+    if spec.transformers:
+        kwargs["model_impl"] = "transformers"
     if spec.int8_cache:
         kwargs["kv_cache_dtype"] = "int8"
     with mock.patch.object(ranks, "start_process", start_thread):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from folovllm.attention.backend import Attention
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.sample.row import TokenCounts
 from folovllm.worker.input_batch import InputBatch
@@ -67,11 +68,18 @@ def write_one_slot_too_far(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KVCache, "__init__", cleared)
 
 
+def see_beyond_windows(patch: pytest.MonkeyPatch) -> None:
+    """A layer with a window, a soft-cap or sinks computes as if it had none of them."""
+    patch.setattr(Attention, "make_backend", lambda self, kind: kind(
+        self.num_heads, self.num_kv_heads, self.head_size, self.scale))  # fmt: skip
+
+
 # By what they may be found.
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
     lose_a_block: {"blocks"},
     ignore_what_was_said: {"token", "beams"},
     write_one_slot_too_far: {"token", "impossible token", "beams", "logprobs"},
+    see_beyond_windows: {"token", "impossible token", "beams", "logprobs"},
 }
 
 

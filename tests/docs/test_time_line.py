@@ -10,23 +10,21 @@ import pytest
 
 from folovllm.attention.splits import PLACES
 from workshop.bench.__main__ import build_parser
-from workshop.bench.time_line import (
+from workshop.bench.gpu_kernels import (
     ATTENTION_LAUNCH,
     ATTENTION_SHARE,
     COPY_SHARE,
     DRAW_SHARE,
     GPUS,
     HOST_LINK,
-    LARGE,
     LAUNCH,
     PRODUCT_LAUNCH,
     attention_seconds,
     draw_seconds,
-    predict,
     product_bytes,
     product_seconds,
-    run,
 )
+from workshop.bench.time_line import LARGE, predict, run
 from workshop.bench.workload_steps import contexts_of_first_full_step
 
 ROOT = Path(__file__).parents[2]

@@ -214,13 +214,14 @@ class FakeCuda:
         waits: what made the host wait, and where.
         uploads: bytes of each copy from the host.
         variants: of each Triton kernel, how often each of its variants was launched.
+        capability: the compute capability, Hopper's until a test says another.
         compiled: the kernels whose variants were seen for the first time, and where, in order.
     """
 
     def __init__(self, *, numbers: bool, total_bytes: int, num_devices: int, context_bytes: int) -> None:
         self.numbers, self.context_bytes = numbers, context_bytes
         self.devices = [Device(self, index, total_bytes) for index in range(num_devices)]
-        self.waits_are_errors = False
+        self.waits_are_errors, self.capability = False, (9, 0)
         self.pinned: dict[int, torch.UntypedStorage] = {}  # kept alive: an address must not come back
         self.graph_pools: weakref.WeakValueDictionary[tuple[int, int], Ledger] = weakref.WeakValueDictionary()
         self.num_pools = 0

@@ -88,9 +88,10 @@ def runtime(machine: FakeCuda) -> dict[str, Any]:
             machine.current = self.before
 
     class Properties:
-        name, major, minor, multi_processor_count = "stand-in for an H100", 9, 0, 132
+        name, multi_processor_count = "stand-in for an H100", 132
 
         def __init__(self, device: Any = None) -> None:
+            self.major, self.minor = machine.capability
             self.total_memory = machine.device(device).total_bytes
 
     def set_device(device: Any) -> None:
@@ -130,7 +131,7 @@ def runtime(machine: FakeCuda) -> dict[str, Any]:
         "reset_peak_memory_stats": reset_peak,
         "mem_get_info": mem_get_info,
         "get_device_properties": Properties,
-        "get_device_capability": lambda device=None: (9, 0),
+        "get_device_capability": lambda device=None: machine.capability,
         "get_device_name": lambda device=None: Properties.name,
         "manual_seed_all": lambda seed: None,
         "graph_pool_handle": graph_pool_handle,

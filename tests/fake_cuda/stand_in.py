@@ -12,6 +12,7 @@ import torch._dynamo  # imports half of torch, which must not happen under the m
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from folovllm.attention.backends.triton import TritonBackend
 from tests.fake_cuda.copies import convert, upload
 from tests.fake_cuda.kernels import launcher
 from tests.fake_cuda.machine import FakeCuda
@@ -82,13 +83,15 @@ class _Operators(TorchDispatchMode):
 
 @contextmanager
 def fake_cuda_machine(
-    *, numbers: bool = True, total_bytes: int = 80 << 30, num_devices: int = 1, context_bytes: int = 600 << 20
-) -> Iterator[FakeCuda]:
+    *, numbers: bool = True, total_bytes: int = 80 << 30, num_devices: int = 1, context_bytes: int = 600 << 20,
+    prompt_graphs: bool = False,
+) -> Iterator[FakeCuda]:  # fmt: skip
     """Within this block torch has CUDA devices, also in threads that are started there.
 
     Args:
         numbers: False: tensors have shapes only, and whatever the host asks for is 0.
         total_bytes: memory of each device.  context_bytes: what the driver takes of it.
+        prompt_graphs: whether engines record graphs for steps with prompts, for which the interpreter takes seconds.
     """
     from triton.runtime.interpreter import InterpretedFunction
 
@@ -101,6 +104,7 @@ def fake_cuda_machine(
 
     replaced = [(torch.cuda, name, value) for name, value in runtime(machine).items()]
     replaced += [
+        (TritonBackend, "supports_prompt_graphs", prompt_graphs),
         (torch, "Generator", HostGenerator),
         (threading.Thread, "run", run_with_modes),
         (InterpretedFunction, "run", launcher(machine, interpret)),

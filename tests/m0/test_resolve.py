@@ -23,7 +23,8 @@ F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 @pytest.mark.parametrize(
     ("own", "device", "bf16_units", "expected"),
     [
-        (BF16, CUDA, False, BF16),
+        (BF16, CUDA, True, BF16),
+        (BF16, CUDA, False, F16),
         (F16, CUDA, False, F16),
         (F32, CUDA, False, F32),
         (BF16, CPU, True, BF16),
@@ -43,6 +44,7 @@ def test_dtype_auto(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_loader, "cpu_has_bf16_units", lambda: bf16_units)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0) if bf16_units else (7, 5))
     hf_config = tiny_hf_config("qwen3")
     hf_config.dtype = own
     assert resolve_dtype(ModelConfig("m"), hf_config, device) is expected

@@ -1,4 +1,4 @@
-"""Compiles the products of experts for a Hopper GPU, which needs none, and prints what came out as JSON.
+"""Compiles the products of experts for a GPU, which needs none, and prints what came out as JSON.
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 """

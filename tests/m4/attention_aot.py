@@ -1,7 +1,8 @@
-"""Compiles the attention kernels for a Hopper GPU, which needs none, and prints what came out as JSON.
+"""Compiles the attention kernels for a GPU, which needs none, and prints what came out as JSON.
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets. `python -m tests.m4.attention_aot few`
-compiles what a run of the tests looks at, `all` every dtype, head size and tile. As many at a time as there are CPUs.
+compiles what a run of the tests looks at, `all` every dtype, head size and tile; a word behind it names a kernel. As
+many at a time as there are CPUs. COMPILE_FOR=80 (or 75, 89, 100, 120) is a compute capability other than Hopper's 90.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from folovllm.attention.kernels import paged_decode, paged_prefill
 from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS
 from folovllm.attention.kernels.tile import STAGES, padded_head_size, tile_tokens
 
-HOPPER = GPUTarget("cuda", 90, 32)
+CAPABILITY = int(os.environ.get("COMPILE_FOR", "90"))
+SMALL = CAPABILITY // 10 not in (9, 10)  # as wants_small_tiles() says it of a device
 INSTRUCTIONS = ("cp.async.cg.shared.global", "wgmma.mma_async", "mma.sync", "ld.global.v4", "st.global.v4")
 TYPES = {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "starts_ptr": "*i32", "order_ptr": "*i32", "slots_ptr": "*i64",
          "partial_ptr": "*fp32", "lse_ptr": "*fp32", "scale": "fp32"}  # fmt: skip
@@ -78,7 +80,7 @@ def every_variant() -> list[Variant]:
 
 def compile_variant(variant: Variant) -> dict[str, Any]:
     head_pad, itemsize = padded_head_size(variant.head_size), 4 if variant.dtype == "fp32" else 2
-    block_n, num_warps, kernel = tile_tokens(head_pad, itemsize), 4, None
+    block_n, num_warps, kernel = tile_tokens(head_pad, itemsize, SMALL), 4, None
     constants: dict[str, Any] = {"GROUP": variant.group, "HEAD_SIZE": variant.head_size, "HEAD_PAD": head_pad}
     if variant.kernel == "decode":
         kernel = paged_decode._paged_decode
@@ -91,7 +93,7 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
     elif variant.kernel == "prefill":
         kernel = paged_prefill._paged_prefill
         rows = variant.detail or paged_prefill.MOST_ROWS[-1]
-        block_m, block_n, num_warps = paged_prefill.choose_tiles(rows, head_pad, itemsize)
+        block_m, block_n, num_warps = paged_prefill.choose_tiles(rows, head_pad, itemsize, SMALL)
         constants |= {
             "BLOCK_SIZE": variant.block_size, "BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": not variant.detail,
             "INTERPRETED": False,
@@ -106,8 +108,9 @@ def compile_kernel(
     kernel: Any, dtype: str, constants: dict[str, Any], num_warps: int, stages: int = STAGES, **types: str
 ) -> dict[str, Any]:
     """types: of the arguments that are not of the dtype. A kernel that can be launched before the one in front of it is
-    over is compiled so, as it is for a Hopper GPU."""
-    constants = {**constants, "DEPENDENT": True}
+    over is compiled so for a Hopper GPU, as the engine does. GPUs before 8.0 have float16 in the place of bfloat16."""
+    constants = {**constants, "DEPENDENT": CAPABILITY == 90}
+    dtype = "fp16" if dtype == "bf16" and CAPABILITY < 80 else dtype
     signature: dict[str, str] = {}
     known: dict[tuple[int], Any] = {}
     attributes: dict[tuple[int], Any] = {}
@@ -121,8 +124,9 @@ def compile_kernel(
         if name != "scale" and not (param.do_not_specialize or param.do_not_specialize_on_alignment):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, known, attributes)
-    options = {"num_warps": num_warps, "num_stages": stages, "launch_pdl": "DEPENDENT" in kernel.arg_names}
-    compiled = triton.compile(source, target=HOPPER, options=options)
+    options = {"num_warps": num_warps, "num_stages": stages}
+    options["launch_pdl"] = constants["DEPENDENT"] and "DEPENDENT" in kernel.arg_names
+    compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options)
     ptx, (registers, stack), machine = (
         compiled.asm["ptx"],
         resources(compiled.asm["cubin"]),
@@ -130,8 +134,9 @@ def compile_kernel(
     )
     counts = {name: ptx.count(name) for name in INSTRUCTIONS}
     return {"shared": compiled.metadata.shared, "registers": registers, "stack": stack, "warps": num_warps,
+            "tensor_memory": compiled.metadata.tmem_size, "traps": len(re.findall(r"\btrap;", ptx)),
             "waits": waits_in_loop(ptx), "loops": machine.loops(), "early": machine.early(),
-            "size": len(machine.code), **counts}  # fmt: skip
+            "asked_early": machine.asked_early(), "size": len(machine.code), **counts}  # fmt: skip
 
 
 class Sass:
@@ -163,6 +168,11 @@ class Sass:
         waits = [address for address, text in self.code if "ACQBULK" in text]
         touches = re.compile(r"\b(LDG|STG|LDGSTS|LD|ST|ATOM|RED)\b")
         return [text for address, text in self.code if address < waits[0] and touches.search(text)] if waits else None
+
+    def asked_early(self) -> int:
+        """How many instructions ask the L2 cache for memory before that wait: nothing is read or written yet."""
+        waits = [address for address, text in self.code if "ACQBULK" in text]
+        return sum("UBLKPF" in text for address, text in self.code if waits and address < waits[0])
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
@@ -196,4 +206,6 @@ def compile_all(compile_one: Callable[[Any], dict[str, Any]], variants: Sequence
 
 
 if __name__ == "__main__":
-    json.dump(compile_all(compile_variant, FEW if sys.argv[1] == "few" else every_variant()), sys.stdout)
+    variants, named = FEW if sys.argv[1] == "few" else every_variant(), sys.argv[2:]
+    wanted = [variant for variant in variants if not named or variant.kernel in named]
+    json.dump(compile_all(compile_variant, wanted), sys.stdout)

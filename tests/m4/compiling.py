@@ -23,16 +23,39 @@ needs_assembler = pytest.mark.skipif(
 )
 
 
-def compiled_by(program: str, folder: Path, *words: str) -> Kernels:
-    """What `python -m program` prints of the kernels that it compiles: {name: what came out}."""
+def compiled_by(program: str, folder: Path, *words: str, capability: int = 90) -> Kernels:
+    """What `python -m program` prints of the kernels that it compiles: {name: what came out}. capability: of the GPU,
+    80 for 8.0."""
     package, here = Path(folovllm.__file__).parents[1], Path(__file__).parents[2]
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     paths = os.pathsep.join(dict.fromkeys([str(package), str(here), *sys.path]))  # the same Triton, too
-    env |= {"PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder)}
+    env |= {"PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder), "COMPILE_FOR": str(capability)}
     command = [sys.executable, "-m", program, *words]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+SHARED_KB = {75: 64, 80: 163, 89: 99, 90: 227, 100: 227, 120: 99}
+"""Of shared memory, for a program, by the GPU's compute capability: 80 is 8.0."""
+
+
+def faults(kernels: Kernels, capability: int) -> dict[str, str]:
+    """What keeps a kernel from running on such a GPU, or makes it slow: {name: what}. Registers are spilled by none in
+    16 bits but the prompts', which have more time, and by those a little."""
+    found = {}
+    for name, kernel in kernels.items():
+        spill = 128 if name.startswith("prefill") or "fp32" in name else 0
+        wrong = {
+            "a trap": kernel["traps"] > 0,
+            f"{kernel['tensor_memory']} columns of tensor memory": kernel["tensor_memory"] > 512,
+            f"{kernel['shared']} bytes of shared memory": kernel["shared"] > SHARED_KB[capability] << 10,
+            f"{kernel['registers']} registers": kernel["registers"] * kernel["warps"] * 32 > 65536,
+            f"{kernel['stack']} bytes of registers spilled": kernel["stack"] > spill,
+        }
+        if any(wrong.values()):
+            found[name] = ", ".join(what for what, is_so in wrong.items() if is_so)
+    return found
 
 
 def as_compiled(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:

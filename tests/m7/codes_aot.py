@@ -1,4 +1,4 @@
-"""Compiles the products with codes for a Hopper GPU, which needs none, and prints what came out as JSON.
+"""Compiles the products with codes for a GPU, which needs none, and prints what came out as JSON.
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from folovllm.layers.quantization.kernels import linear_codes
 from folovllm.layers.quantization.plan import choose_plan
-from tests.m4.attention_aot import compile_all, compile_kernel
+from tests.m4.attention_aot import CAPABILITY, SMALL, compile_all, compile_kernel
 
 TYPES = {"words_ptr": "*i32", "scale_ptr": "*fp32", "offset_ptr": "*u8", "sums_ptr": "*fp32"}
 OUTS, LINES = 1024, 12  # as Qwen3-0.6B's down
@@ -19,7 +19,8 @@ OUTS, LINES = 1024, 12  # as Qwen3-0.6B's down
 
 class Variant(NamedTuple):
     dtype: str
-    bits: int
+    codes: str
+    """4, 8 or e4m3."""
     group: int
     rows: int
     """0: one tile for all numbers of rows."""
@@ -29,21 +30,23 @@ class Variant(NamedTuple):
 
 
 VARIANTS = [
-    *(Variant("bf16", bits, 128, rows) for bits in (4, 8) for rows in (1, 64, 2048, 0)),
-    *(Variant("bf16", 4, group, 1) for group in (16, 32)),
-    *(Variant("fp16", 4, 128, rows) for rows in (1, 2048)),
-    *(Variant("fp32", 4, 128, rows) for rows in (1, 2048)),
+    *(Variant("bf16", codes, 128, rows) for codes in ("4", "8", "e4m3") for rows in (1, 32, 64, 2048, 0)),
+    *(Variant("bf16", "4", group, rows) for group in (16, 32) for rows in (1, 2048)),
+    *(Variant("fp16", codes, 128, 1) for codes in ("4", "e4m3")),
+    Variant("fp16", "4", 128, 2048),
+    *(Variant("fp32", codes, 128, 1) for codes in ("4", "e4m3")),
 ]
 
 
 def compile_variant(variant: Variant) -> dict[str, Any]:
     element_size = 4 if variant.dtype == "fp32" else 2
     plan = choose_plan(
-        variant.rows or 1, OUTS, LINES, element_size, invariant=not variant.rows, small=False
+        variant.rows or 1, OUTS, LINES, element_size, invariant=not variant.rows, small=SMALL,
+        tensor_memory=CAPABILITY // 10 == 10,
     )  # fmt: skip
     constants = {
-        "BITS": variant.bits, "GROUP": variant.group, "PIECE": min(variant.group, 32), "EVEN": True,
-        "HAS_BIAS": False, "BLOCK_M": plan.rows, "BLOCK_N": plan.outs, "INTERPRETED": False,
+        "BITS": 4 if variant.codes == "4" else 8, "E4M3": variant.codes == "e4m3", "GROUP": variant.group,
+        "PIECE": min(variant.group, 64), "EVEN": True, "HAS_BIAS": False, "BLOCK_M": plan.rows, "BLOCK_N": plan.outs, "INTERPRETED": False,
     }  # fmt: skip
     out = {"out_ptr": "*fp32"} if plan.splits > 1 else {}
     kernel = linear_codes._linear_codes_kernel

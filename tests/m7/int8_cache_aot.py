@@ -1,4 +1,4 @@
-"""Compiles the kernels of the KV cache in int8 for a Hopper GPU, which needs none, and prints what came out as JSON.
+"""Compiles the kernels of the KV cache in int8 for a GPU, which needs none, and prints what came out as JSON.
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 """

@@ -49,7 +49,7 @@ def test_schemes_are_read():
     ("settings", "field"),
     [
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quant_method 'bitsandbytes'"),
-        ({"quant_method": "fp8"}, "quant_method 'fp8'"),
+        ({"quant_method": "fbgemm_fp8"}, "quant_method 'fbgemm_fp8'"),
         ({"quant_method": "gguf"}, "quant_method 'gguf'"),
         ({}, "quant_method None"),
         (GPTQ | {"bits": 3}, "bits 3"),
@@ -130,29 +130,34 @@ def with_tensors(tmp_path, name, edit):
     return folder
 
 
-LAYER = "model.layers.0.mlp.down_proj"
+LAYER = "model.layers.0"
 
 
 @pytest.mark.parametrize(
     ("name", "tensor", "change", "text"),
     [
-        ("gptq-4-bits", "g_idx", lambda found: found.flip(0), "g_idx puts columns into groups out of order"),
-        ("pack-quantized-groups", "weight_shape", lambda found: torch.tensor([32, 100]),
+        ("gptq-4-bits", "mlp.down_proj.g_idx", lambda found: found.flip(0),
+         "g_idx puts columns into groups out of order"),
+        ("pack-quantized-groups", "mlp.down_proj.weight_shape", lambda _: torch.tensor([32, 100]),
          r"weight_shape \[32, 100\] is not that of weight_packed"),
-        ("awq", "scales", lambda found: found[:1], r"scales has shape \(1, 32\), the configuration asks for"),
+        ("pack-quantized-groups", "self_attn.k_proj.weight_shape", lambda _: torch.tensor([16, 100]),
+         r"weight_shape \[16, 100\] is not that of weight_packed"),
+        ("awq", "mlp.down_proj.scales", lambda found: found[:1],
+         r"scales has shape \(1, 32\), the configuration asks for"),
     ],
 )  # fmt: skip
 def test_a_tensor_that_is_not_as_it_should_be(tmp_path, name, tensor, change, text):
     def edit(tensors):
         tensors[f"{LAYER}.{tensor}"] = change(tensors[f"{LAYER}.{tensor}"]).contiguous()
 
-    with pytest.raises(ModelLoadError, match=f"{LAYER}.{text}"):
+    layer = f"{LAYER}.{tensor.rpartition('.')[0]}"
+    with pytest.raises(ModelLoadError, match=f"{layer}.{text}"):
         read(with_tensors(tmp_path, name, edit))
 
 
 def test_a_scale_that_is_missing(tmp_path):
-    with pytest.raises(ModelLoadError, match=f"lacks 1 tensor.*: {LAYER}.scales"):
-        read(with_tensors(tmp_path, "awq", lambda tensors: tensors.pop(f"{LAYER}.scales")))
+    with pytest.raises(ModelLoadError, match=f"lacks 1 tensor.*: {LAYER}.mlp.down_proj.scales"):
+        read(with_tensors(tmp_path, "awq", lambda tensors: tensors.pop(f"{LAYER}.mlp.down_proj.scales")))
 
 
 @pytest.mark.parametrize(

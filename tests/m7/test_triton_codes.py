@@ -11,7 +11,7 @@ from folovllm.attention.splits import SMS
 from folovllm.layers.quantization.codes import Codes, round_to_nearest
 from folovllm.layers.quantization.cuda import round_to_e4m3
 from folovllm.layers.quantization.linear import round_rows as round_by_torch
-from folovllm.layers.quantization.plan import choose_plan
+from folovllm.layers.quantization.plan import MOST_ROWS, choose_plan
 from tests.helpers import some
 from tests.m4.attention_reference import KERNEL_DEVICE
 from tests.m4.compiling import as_compiled
@@ -124,10 +124,9 @@ def test_a_rows_bits_depend_on_the_row_alone_where_that_is_asked_for(dtype: torc
 @pytest.mark.parametrize(("outs", "lines"), [(1024, 4), (1024, 12), (4096, 4), (6144, 4), (28672, 16), (16, 1)])
 def test_a_plan_is_the_same_for_all_numbers_of_rows_of_a_kind(outs: int, lines: int, small: bool) -> None:
     """So that what is compiled for one number of each kind serves the others."""
-    for few, most in ((1, 16), (17, 256), (257, 8192)):
-        plans = {
-            choose_plan(rows, outs, lines, 2, invariant=False, small=small) for rows in (few, (few + most) // 2, most)
-        }
+    for fewer, most in zip((0, *MOST_ROWS), (*MOST_ROWS, 8192), strict=True):
+        kind = (fewer + 1, (fewer + 1 + most) // 2, most)
+        plans = {choose_plan(rows, outs, lines, 2, invariant=False, small=small) for rows in kind}
         (plan,) = plans
         assert plan.splits == 1 or plan.splits * -(-outs // plan.outs) <= SMS
         assert plan.splits <= max(1, lines // 2)

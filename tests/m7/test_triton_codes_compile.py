@@ -43,13 +43,15 @@ def test_the_matrix_units_read_codes_out_of_registers(compiled: Kernels) -> None
             assert all(loop["BAR"] < 24 for loop in kernel["loops"]), name  # most of them waits for copies and products
 
 
-def test_a_code_takes_less_than_six_instructions(compiled: Kernels) -> None:
-    """A line of the program for few rows: 64 outputs of 256 columns, by 128 threads."""
-    (loop,) = compiled["bf16-4-128-1"]["loops"]
-    assert loop["size"] < 6 * 64 * 256 / 128
+@pytest.mark.parametrize(("codes", "columns", "most"), [("4", 256, 3), ("8", 128, 5.5), ("e4m3", 128, 4.25)])
+def test_a_code_takes_few_instructions(compiled: Kernels, codes: str, columns: int, most: float) -> None:
+    """A line of the program for few rows: 64 outputs, by 128 threads."""
+    for rows in (1, 32):
+        (loop,) = compiled[f"bf16-{codes}-128-{rows}"]["loops"]
+        assert loop["size"] < most * 64 * columns / 128
 
 
 def test_two_programs_for_few_rows_share_an_sm(compiled: Kernels) -> None:
-    for name in ("bf16-4-128-1", "bf16-8-128-1"):
+    for name in ("bf16-4-128-1", "bf16-8-128-1", "bf16-4-128-32", "bf16-e4m3-128-32"):
         assert 2 * compiled[name]["registers"] * compiled[name]["warps"] * 32 <= 65536
         assert 2 * compiled[name]["shared"] < 227 << 10

@@ -12,7 +12,7 @@ from folovllm.core.draft_length import DraftLength
 from folovllm.engine.parts import choose_parts
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import model_spec
-from folovllm.models.transformers_model import TransformersForCausalLM
+from folovllm.models.transformers_model import Product, TransformersForCausalLM
 from tests.helpers import add_byte_tokenizer, hf_greedy
 from workshop.model_types import NO_ENDS, config_of, generate, make_model, make_prompts
 
@@ -127,3 +127,17 @@ def test_missing_weights_are_refused_by_name(gpt2, tmp_path):
     model.save_pretrained(tmp_path, state_dict=state)
     with pytest.raises(ModelLoadError, match=r"its checkpoint lacks transformer\.h\.1\.mlp\.c_fc\.bias, "):
         make(tmp_path)
+
+
+def test_linear_layers_are_computed_by_ours_unless_some_code_reads_a_weight(gpt2, monkeypatch):
+    """GPT-2's are Conv1D: their weights lie the other way round."""
+    product = type(make(gpt2[1]).engine.runner.model.hf.lm_head)
+    assert product is Product
+    gelu = transformers.models.gpt2.modeling_gpt2.GPT2MLP.forward
+    monkeypatch.setattr(
+        transformers.models.gpt2.modeling_gpt2.GPT2MLP, "forward",
+        lambda self, x: gelu(self, x.to(self.c_proj.weight.dtype)),
+    )  # fmt: skip
+    llm = make(gpt2[1])
+    assert type(llm.engine.runner.model.hf.lm_head) is torch.nn.Linear
+    assert tokens(llm, PROMPTS[:1]) == [hf_greedy(gpt2[0], PROMPTS[0], 24)]

@@ -74,7 +74,8 @@ def _choose_without(
     parts = choose_parts(config, hf_config, dtype, device, *rest)
     ops = select_ops(dtype, device, one_by_one=True, invariant=config.model_config.batch_invariant)
     for name in operations:
-        setattr(ops, name, getattr(LayerOps(), name))  # a field of a dataclass; nothing has been built with it yet
+        # A field of a dataclass; nothing has been built with it yet.
+        setattr(ops, name, getattr(LayerOps(), name, None))
     return replace(parts, ops=ops)
 
 
@@ -107,6 +108,9 @@ def missing(name: str, engine: FoloVLLM, device: torch.device) -> str | None:
     if name == "sampling":
         greedy = engine.sampling["temperature"] == 0 and device.type == "cpu"
         return "greedy requests draw nothing: give --preset gpt2-sampling" if greedy else None
+    if name == "few-rows":
+        taken = getattr(engine.engine.runner.model.model.ops, "most_rows", 0)
+        return None if taken else "this model's products are not ours on this device"
     if name == "fusing":
         return unavailable_reason() if device.type == "cpu" else None
     if name in ("one-call", "kernels", "threads"):
@@ -154,7 +158,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-WITHOUT = ("graphs", "ahead", "attention", "fusing", "sampling")
+WITHOUT = ("graphs", "ahead", "attention", "fusing", "few-rows", "sampling")
 """What may be left out of a preset's run."""
 FEATURES: dict[str, Feature] = {
     "graphs": Feature("CUDA graphs", {"enforce_eager": True}),
@@ -165,8 +169,9 @@ FEATURES: dict[str, Feature] = {
     "sampling": Feature("fast sampling", after=_draw_naively),
     "one-call": Feature("all layers in one call", {"enforce_eager": True}),
     "fusing": Feature(
-        "fused layers", {"choose": partial(_choose_without, ("rms_norm", "norm_rotary", "silu_mul"))}
+        "fused layers", {"choose": partial(_choose_without, ("rms_norm", "norm_rotary", "silu_mul", "few_rows"))}
     ),
+    "few-rows": Feature("our products of few rows", {"choose": partial(_choose_without, ("few_rows",))}),
     "kernels": Feature("C++ kernels", inside=_without_kernels),
     "threads": Feature("more than one thread", inside=_one_thread),
     "trace": Feature("a trace", after=_trace, adds=True),

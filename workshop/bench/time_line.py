@@ -1,18 +1,8 @@
 """One decode step on a GPU, predicted part by part from the bytes that must move: what a measurement is held against.
 
 The step is the first of nano-vllm's workload in which all 256 sequences decode, of Qwen3-0.6B in bfloat16. No GPU is
-asked. Each part takes the longer of its bytes and its operations, and a fixed time for each launch inside of a graph:
-
-    28 layers   attention       every K and V of every context, and the tail: the last programs leave the GPU half empty
-                products        four weights; on 256 rows a wave of tiles may take longer than the bytes
-                small kernels   two norms, rotation with storing K and V, SwiGLU
-    once        head            the largest weight
-                sampling        256 rows of 151,936 logits, read once
-                upload          the step's inputs, to the device and to where the graph reads them, and tokens back
-
-The whole workload is the sum of such steps, with fewer sequences as they end, and the operations of its prompts.
-
-Every constant below is an assumption. They are named so that a measurement can show which of them was wrong.
+asked. What a kernel takes is in gpu_kernels.py. The whole workload is the sum of such steps, with fewer sequences as
+they end, and the operations of its prompts.
 
 vLLM: none
 """
@@ -20,75 +10,20 @@ vLLM: none
 from __future__ import annotations
 
 import argparse
-import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-from folovllm.attention.splits import SMS, choose_splits
+from folovllm.attention.splits import SMS
 from folovllm.bench.options import add_output
 from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.shapes import ModelShape
-from folovllm.layers.quantization.plan import choose_plan
-from folovllm.simulator.devices import DEVICES, Device
 from folovllm.utils.checks import wrong
-from workshop.bench.decode_tail import TailModel, list_programs
-from workshop.bench.presets import PRESETS
-from workshop.bench.workload_steps import contexts_of_first_full_step, decode_steps
+from workshop.bench import gpu_changes, gpu_goals
+from workshop.bench.gpu_kernels import GPUS, SHAPE, Gpu, kernels
+from workshop.bench.workload_steps import contexts_of_first_full_step, output_tokens, workload_seconds
 
 COLUMNS = ["part", "launches", "megabytes", "gflop", "us", "share"]
 PARALLEL_COLUMNS = ["seqs", "gpus", "attention", "products", "small kernels", "head", "sampling", "sums", "us", "gain"]
-SHAPE, LARGE = "qwen3-0.6b", "qwen3-8b"
-ITEM = 2  # bytes of a bfloat16
-BLOCK_SIZE = 16
-STRIDE = 8  # steps of the workload of which one is computed
-
-COPY_SHARE = 0.9  # of the bandwidth of a large copy, that a product's smaller reads reach
-ATTENTION_SHARE = 0.95
-DRAW_SHARE = 0.85
-# Of the draw without filters, in the machine code that Triton 3.7 makes for a Hopper GPU: instructions of each
-# of 256 threads for a round, which is 64 logits, and for all that a row has besides, most of it noise.
-DRAW_THREADS, DRAW_LOGITS, DRAW_ROUND, DRAW_REST = 256, 64, 539, 1_627
-ISSUES = 128 * 1.755e9  # instructions/s of all threads of an SM, at most
-ISSUE_SHARE = 0.75  # of that, that a draw reaches
-PRODUCTS = 650e12  # operations/s of all SMs while a wave of full tiles is computed
-FEW_TILES = 90  # a product of fewer tiles is cut finer, or along its inner dimension,
-FINER = 0.45  # and then takes this part of a full wave
-# Of a product with codes of 4 bits, compiled for a Hopper GPU: instructions that take a code apart and hand it to the
-# matrix units, once for each tile of rows. A scale and an offset are 5 bytes a group.
-CODE_INSTRUCTIONS, CODE_GROUP = 5.6, 128
-LAUNCH = 2.3e-6  # a small kernel of a graph, its beginning and end
-PRODUCT_LAUNCH = 1.5e-6
-ATTENTION_LAUNCH = 1.5e-6  # 2.5, of which 1.0 overlaps the rotation (utils/dependent_launch.py)
-TILE_TOKENS = 64
-HOST_LINK = 25e9  # bytes/s from the host's memory
-
-# The copy, tokens that are still on the device, two copies to the graph's inputs; behind it two for the tokens drawn,
-# and their copy to the host.
-UPLOAD_OPERATIONS = 7
-SMALL, PRODUCT_KERNELS, OTHERS = "small kernels", "products and head", "copies and others"
-# A kernel's name here -> a pattern of the profiler's names; the first that matches. Libraries have many for products.
-NAMES = {
-    "decode": "_paged_decode",
-    "merge of splits": "_merge",
-    "norms": "rms_norm",
-    "rotation": "norm_rotary",
-    "SwiGLU": "silu_mul",
-    "draw": "_sample|_draw|_race",
-    PRODUCT_KERNELS: "gemm|gemv|nvjet|cutlass|xmma|splitk|matmul|aten::(mm|addmm|linear)|_linear_kernel",
-}
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """`bandwidth` is a large copy's, bytes read and written, in bytes/s. `link`: to others, as the simulator has it."""
-
-    name: str
-    bandwidth: float
-    link: Device = DEVICES["h200"]
-
-
-GPUS = {"h200": Gpu("H200", 4.3e12), "h100": Gpu("H100", 3.0e12, DEVICES["h100"])}
+LARGE = "qwen3-8b"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -98,28 +33,33 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--quantization", choices=["w4a16"], help="the layers' weights are codes of 4 bits")
     text = "steps of Qwen3-8B on so many GPUs that share each layer, in place of all that"
     command.add_argument("--tensor-parallel-size", type=int, nargs="+", metavar="N", help=text)
+    text = "what each change of the engine should bring on an H200, or which goals they should reach, in place of that"
+    command.add_argument("--predict", choices=["changes", "goals"], help=text)
     add_output(command)
 
 
 def run(args: argparse.Namespace) -> Report:
+    if args.predict is not None:
+        report = gpu_changes.run(args) if args.predict == "changes" else gpu_goals.run(args)
+        report.hardware = {"predicted for": "H200"}
+        return report
     if args.tensor_parallel_size:
         return run_parallel(args)
     codes, machine, contexts = args.quantization is not None, GPUS[args.gpu], contexts_of_first_full_step()
     parts = predict(machine, contexts, codes=codes)
     total = sum(row["us"] for row in parts)
     lines: list[Line] = [({**row, "share": row["us"] / total}, {}) for row in parts]
-    prompts, outputs = PRESETS["nano-vllm"].draw()
-    seconds = workload_seconds(machine, prompts, outputs, codes=codes)
+    seconds = workload_seconds(lambda each: step_us(machine, each, codes=codes))
     notes = [
         f"A prediction: nothing was measured. {len(contexts)} sequences of {sum(contexts) / len(contexts):.0f} tokens "
         f"on average; together {total:,.0f} us. The bandwidth is a large copy's on such a GPU, bytes read and written.",
-        f"The whole workload: {seconds:.2f} s, {sum(outputs) / seconds:,.0f} tokens/s.",
+        f"The whole workload: {seconds:.2f} s, {output_tokens() / seconds:,.0f} tokens/s.",
     ]
     if codes:
         each = [
-            f"{rows} sequences of 1,024 tokens {step_us(machine, rows):,.0f} us, with codes "
-            f"{step_us(machine, rows, codes=True):,.0f}"
-            for rows in (1, 8, 64, 256)
+            f"{rows} sequences of 1,024 tokens {step_us(machine, [1024] * rows):,.0f} us, with codes "
+            f"{step_us(machine, [1024] * rows, codes=True):,.0f}"
+            for rows in gpu_changes.BATCHES
         ]
         notes.append(f"Weights in 4 bits, the head in 16. Other steps: {'; '.join(each)}.")
     title = f"One decode step of {len(contexts)} sequences on an {machine.name}, predicted"
@@ -137,7 +77,7 @@ def run_parallel(args: argparse.Namespace) -> Report:
         if ranks < 1 or heads % ranks:
             raise wrong("tensor_parallel_size", f"divide the {heads} heads of Qwen3-8B", ranks)
     gpu, lines = GPUS[args.gpu], list[Line]()
-    for seqs in (1, 8, 64, 256):
+    for seqs in gpu_changes.BATCHES:
         alone = 0.0
         for ranks in sorted({1, *args.tensor_parallel_size}):
             parts = {row["part"]: row["us"] for row in predict(gpu, [1024] * seqs, shape=LARGE, ranks=ranks)}
@@ -153,111 +93,8 @@ def run_parallel(args: argparse.Namespace) -> Report:
     return report
 
 
-def step_us(gpu: Gpu, num_seqs: int, *, codes: bool = False) -> float:
-    return float(sum(row["us"] for row in predict(gpu, [1024] * num_seqs, codes=codes)))
-
-
-def workload_seconds(
-    gpu: Gpu, prompts: Sequence[Sequence[int]], outputs: Sequence[int], *, codes: bool = False
-) -> float:
-    """All decode steps, and the operations of the prompts at the rate of full waves, which share their weights with the
-    decodes. Every 8th step is computed and taken for those around it, for the next are nearly the same."""
-    shape, lengths = ModelShape.of(SHAPE), [len(prompt) for prompt in prompts]
-    pairs = sum(length * (length + 1) // 2 for length in lengths)
-    prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
-    steps = [contexts for contexts in decode_steps(prompts, outputs) if contexts]
-    shown = range(0, len(steps), STRIDE)
-    decodes = sum(
-        min(STRIDE, len(steps) - at) * sum(row["us"] for row in predict(gpu, steps[at], codes=codes)) for at in shown
-    )
-    return prefill + decodes / 1e6
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """Of a whole step, all layers together. `part`: the row of the table, None where it has none; `name`: as the
-    profiler's kernels are labelled."""
-
-    part: str | None
-    name: str
-    launches: int
-    num_bytes: float
-    flops: float
-    seconds: float
-
-
-def shard_of(shape: str, ranks: int) -> ModelShape:
-    """What each of `ranks` devices has: its heads, its columns of the MLP, its part of the vocabulary."""
-    of = ModelShape.of(shape)
-    return replace(
-        of, heads=of.heads // ranks, kv_heads=max(1, of.kv_heads // ranks), intermediate=of.intermediate // ranks,
-        vocab=math.ceil(of.vocab / ranks),
-    )  # fmt: skip
-
-
-def products_of(shape: str, ranks: int = 1) -> dict[str, tuple[int, int]]:
-    """(outputs, inputs) of a layer's four products and of the head, on each of so many devices."""
-    of = shard_of(shape, ranks)
-    rows = of.heads * of.head_dim
-    return {
-        "qkv": (rows + 2 * of.kv_heads * of.head_dim, of.hidden),
-        "o": (of.hidden, rows),
-        "gate and up": (2 * of.intermediate, of.hidden),
-        "down": (of.hidden, of.intermediate),
-        "head": (of.vocab, of.hidden),
-    }
-
-
-def kernels(
-    gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE, ranks: int = 1
-) -> list[Kernel]:
-    """In the order of a step. contexts: tokens of each sequence. codes: the layers' weights are codes of 4 bits. ranks:
-    devices that share each layer; of the first, which samples."""
-    of, rows, pairs = shard_of(shape, ranks), len(contexts), sum(contexts)
-    hidden, vocab, heads, kv_heads, size = of.hidden, of.vocab, of.heads, of.kv_heads, of.head_dim
-    seconds_of, bytes_of = (codes_seconds, codes_bytes) if codes else (product_seconds, product_bytes)
-    whole, summed_bytes = ModelShape.of(shape).vocab, rows * hidden * ITEM
-    *sizes, _ = products_of(shape, ranks).values()
-    # Token, position and slot of 8 bytes, length and place of 4, and the block table as wide as the longest sequence's.
-    upload = rows * (4 * 8 + 4 * math.ceil(max(contexts) / BLOCK_SIZE))
-    splits = choose_splits(rows, kv_heads, max(contexts), TILE_TOKENS)
-
-    def small(part: str | None, name: str, launches: int, numbers: int) -> Kernel:
-        num_bytes = rows * numbers * ITEM * launches
-        return Kernel(part, name, launches, num_bytes, 0, launches * LAUNCH + num_bytes / gpu.bandwidth)
-
-    def sums(count: int, seconds: float) -> list[Kernel]:
-        return [Kernel("sums", OTHERS, count, count * summed_bytes, 0, seconds)] if ranks > 1 else []
-
-    one_sum = gpu.link.all_reduce_seconds(summed_bytes, ranks)
-    # Logits of the other ranks come to the one that samples.
-    gather = gpu.link.sum_latency + (whole - vocab) * rows * ITEM / gpu.link.link
-    attention = attention_seconds(gpu, contexts, kv_heads, 2 * size * ITEM) + ATTENTION_LAUNCH
-    in_layers = [
-        Kernel("attention", "decode", 1, pairs * 2 * kv_heads * size * ITEM, 4 * pairs * heads * size, attention),
-        Kernel(
-            "products", PRODUCT_KERNELS, len(sizes), sum(bytes_of(rows, n, k) for n, k in sizes),
-            sum(2 * rows * n * k for n, k in sizes), sum(seconds_of(gpu, rows, n, k) for n, k in sizes),
-        ),
-        small(SMALL, "norms", 2, 4 * hidden),
-        # q, k and v are read, q and k written where they were, K and V into the cache.
-        small(SMALL, "rotation", 1, (2 * heads + 5 * kv_heads) * size),
-        small(SMALL, "SwiGLU", 1, 3 * of.intermediate),
-        small(None, "merge of splits", int(splits > 1), 2 * splits * heads * size),
-        *sums(2, 2 * one_sum),
-    ]  # fmt: skip
-    once = [
-        small(None, "norms", 1, 4 * hidden),
-        Kernel(
-            "head", PRODUCT_KERNELS, 1, product_bytes(rows, vocab, hidden), 2 * rows * vocab * hidden,
-            product_seconds(gpu, rows, vocab, hidden),
-        ),
-        *sums(1, one_sum + gather),
-        Kernel("sampling", "draw", 1, rows * whole * ITEM, 0, draw_seconds(gpu, rows, whole) + LAUNCH),
-        Kernel("upload", OTHERS, UPLOAD_OPERATIONS, upload, 0, upload / HOST_LINK + UPLOAD_OPERATIONS * LAUNCH),
-    ]  # fmt: skip
-    summed = ("launches", "num_bytes", "flops", "seconds")
-    return [replace(each, **{name: of.layers * getattr(each, name) for name in summed}) for each in in_layers] + once
+def step_us(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False) -> float:
+    return float(sum(row["us"] for row in predict(gpu, contexts, codes=codes)))
 
 
 def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE, ranks: int = 1) -> list[Row]:
@@ -270,68 +107,3 @@ def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: st
             for column, value in zip(COLUMNS[1:-1], values, strict=True):
                 row[column] += value
     return list(rows.values())
-
-
-def kernel_seconds(gpu: Gpu, shape: str, contexts: Sequence[int]) -> dict[str, float]:
-    """Seconds a step, all layers together, by the kernels' names."""
-    found = dict.fromkeys([*NAMES, OTHERS], 0.0)
-    for kernel in kernels(gpu, contexts, shape=shape):
-        found[kernel.name] += kernel.seconds
-    return found
-
-
-def label_of(kernel: str) -> str:
-    """The name of a kernel here, by the one that a profiler gives it."""
-    return next((label for label, named in NAMES.items() if re.search(named, kernel, re.IGNORECASE)), OTHERS)
-
-
-def gpu_named(name: str, bandwidth: float) -> Gpu:
-    """As it is known here; another one by the bandwidth that was measured, bytes/s."""
-    return next((gpu for key, gpu in GPUS.items() if key in name.lower()), Gpu(name, bandwidth))
-
-
-def product_bytes(rows: int, n: int, k: int) -> int:
-    """[rows, k] times [k, n]: both read once, the result written."""
-    return ITEM * (n * k + rows * k + rows * n)
-
-
-def product_seconds(gpu: Gpu, rows: int, n: int, k: int) -> float:
-    """The longer of its bytes and its waves of tiles of 128 × 128; an SM has one tile at a time."""
-    tiles = math.ceil(rows / 128) * math.ceil(n / 128)
-    wave = 2 * 128 * 128 * k / (PRODUCTS / SMS)
-    compute = math.ceil(tiles / SMS) * wave * (1.0 if tiles >= FEW_TILES else FINER)
-    return max(product_bytes(rows, n, k) / (COPY_SHARE * gpu.bandwidth), compute) + PRODUCT_LAUNCH
-
-
-def codes_bytes(rows: int, n: int, k: int) -> int:
-    """As product_bytes, with half a byte for each weight and a scale and an offset for each group."""
-    return n * k // 2 + 5 * n * k // CODE_GROUP + ITEM * (rows * k + rows * n)
-
-
-def codes_seconds(gpu: Gpu, rows: int, n: int, k: int) -> float:
-    """The longest of its bytes, its instructions and its operations; if it is split, a second launch adds up sums."""
-    plan = choose_plan(rows, n, math.ceil(k / 256), ITEM, invariant=False, small=False)
-    tiles = math.ceil(rows / plan.rows)
-    instructions = tiles * n * k * CODE_INSTRUCTIONS / (ISSUE_SHARE * ISSUES * SMS)
-    compute = 2 * tiles * plan.rows * n * k / PRODUCTS
-    found = max(codes_bytes(rows, n, k) / (COPY_SHARE * gpu.bandwidth), instructions, compute) + PRODUCT_LAUNCH
-    return found if plan.splits == 1 else found + LAUNCH + 2 * 4 * plan.splits * rows * n / gpu.bandwidth
-
-
-def draw_seconds(gpu: Gpu, rows: int, vocab: int) -> float:
-    """The longer of its bytes and its instructions. A row is one program; no filters."""
-    rounds = math.ceil(vocab / (DRAW_THREADS * DRAW_LOGITS))
-    row = DRAW_THREADS * (rounds * DRAW_ROUND + DRAW_REST) / (ISSUE_SHARE * ISSUES)
-    return max(rows * vocab * ITEM / (DRAW_SHARE * gpu.bandwidth), math.ceil(rows / SMS) * row)
-
-
-def attention_seconds(gpu: Gpu, contexts: Sequence[int], kv_heads: int, head_bytes: int) -> float:
-    """One launch: the programs that the kernel makes of this batch, the longest first, by the model that its splits
-    were chosen with (workshop/bench/decode_tail.py).
-
-    Those that have a place share the bandwidth, each up to what it can ask for; the next one begins where one ends.
-    When the last have begun, those that are left cannot use all of it: that is the tail.
-    """
-    splits = choose_splits(len(contexts), kv_heads, max(contexts), TILE_TOKENS)
-    programs = list_programs(sorted(contexts, reverse=True), kv_heads, splits, head_bytes, TILE_TOKENS)
-    return TailModel(ATTENTION_SHARE * gpu.bandwidth).seconds(programs)

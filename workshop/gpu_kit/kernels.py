@@ -1,4 +1,4 @@
-"""Single kernels in a loop, and those of whole decode steps, beside what time_line.py predicts for them.
+"""Single kernels in a loop, and those of whole decode steps, beside what gpu_kernels.py predicts for them.
 
     sampling    one launch of the draw, by batch and setting                        against draw_seconds
     products    a layer's four products and the head, by rows                       against product_seconds
@@ -37,7 +37,7 @@ from folovllm.sample.gumbel import GumbelParams, host_params
 from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
-from workshop.bench.time_line import (
+from workshop.bench.gpu_kernels import (
     LAUNCH,
     Gpu,
     codes_seconds,
@@ -57,6 +57,7 @@ SETTINGS = {
     "temperature": SamplingParams(temperature=0.6),
     "top_k": SamplingParams(temperature=0.6, top_k=50),
     "top_p": SamplingParams(temperature=0.6, top_p=0.9),
+    "both": SamplingParams(temperature=0.6, top_k=20, top_p=0.95),
 }
 SCHEMES: dict[str, tuple[type[QuantizedLinear], QuantScheme]] = {
     "w4a16": (TritonCodesLinear, ONLINE["w4a16"]),

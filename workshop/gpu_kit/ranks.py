@@ -35,7 +35,8 @@ from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_max_model_len
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.decode import DecodingBatch
-from workshop.bench.time_line import gpu_named, predict
+from workshop.bench.gpu_kernels import gpu_named
+from workshop.bench.time_line import predict
 
 TIMEOUT, BANDWIDTH = timedelta(seconds=60), 3e12  # bytes/s of a GPU that the time line does not know
 PROMPTS = [[7, 8, 9], [20, 21], [30]]

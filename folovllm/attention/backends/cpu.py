@@ -9,16 +9,29 @@ vLLM: v1/attention/backends/cpu_attn.py, csrc/cpu/cpu_attn.cpp
 
 from __future__ import annotations
 
+from ctypes import Structure, byref
 from typing import Any
 
 import torch
 
+from folovllm.attention.backend import AttentionExtras
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.utils.cpu_kernels import DTYPE_NAMES, function, unavailable_reason
+from folovllm.utils.cpu_kernels import DTYPE_NAMES, FLOAT, INT, POINTER, function, unavailable_reason
 from folovllm.utils.recycled_memory import RESULTS
 
 HEAD_SIZE_STEP = 16  # what a register holds
+
+
+class Extras(Structure):
+    """AttentionExtras, as csrc/extras.h declares them, field by field in the same order."""
+
+    _fields_ = [("window", INT), ("soft_cap", FLOAT), ("sinks", POINTER)]
+
+    def __init__(self, extras: AttentionExtras) -> None:
+        self.kept = None if extras.sinks is None else extras.sinks.float().contiguous()
+        window, cap = extras.sliding_window, extras.logits_soft_cap
+        super().__init__(2**62 if window is None else window, cap or 0.0, None if self.kept is None else self.kept.data_ptr())
 
 
 class Lists:
@@ -50,7 +63,7 @@ class Lists:
 
 class CPUBackend(PagedTorchBackend):
     """Float32 queries on a float32 or bfloat16 cache, or both bfloat16; heads of a multiple of 16. Whatever else comes
-    is read as PagedTorchBackend reads it, and so is a layer with extras."""
+    is read as PagedTorchBackend reads it."""
 
     name = "cpu"
     lists_class = Lists
@@ -61,6 +74,7 @@ class CPUBackend(PagedTorchBackend):
     def __init__(self, *shape: Any) -> None:
         super().__init__(*shape)
         self._lists: Lists | None = None
+        self.compiled_extras = Extras(self.extras) if self.extras else None
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:
@@ -73,10 +87,10 @@ class CPUBackend(PagedTorchBackend):
             super().write(k, v, kv_cache, slot_mapping)
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        if self.extras or not self._suits(q, kv_cache):
+        if not self._suits(q, kv_cache):
             return super().forward(q, kv_cache, metadata)
         lists, out = self.lists(metadata), RESULTS.empty(q.shape, q.dtype)
-        where = (lists.seq_lens, lists.block_tables, self.scale, out)
+        where = (lists.seq_lens, lists.block_tables, self.scale, out, self.compiled_extras)
         if len(lists.decodes):
             attend("decode", q, kv_cache, lists.queries, lists.decodes, *where)
         if len(lists.prefills):
@@ -105,7 +119,7 @@ def store_kv(k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slots: to
 
 def attend(
     name: str, q: torch.Tensor, kv_cache: torch.Tensor, queries: torch.Tensor, seqs: torch.Tensor,
-    seq_lens: torch.Tensor, block_tables: torch.Tensor, scale: float, out: torch.Tensor,
+    seq_lens: torch.Tensor, block_tables: torch.Tensor, scale: float, out: torch.Tensor, extras: Extras | None = None,
 ) -> None:  # fmt: skip
     """Causal attention of sequences whose queries are their last positions.
 
@@ -123,5 +137,6 @@ def attend(
     function(f"{name}_{DTYPE_NAMES[q.dtype]}_{DTYPE_NAMES[kv_cache.dtype]}")(
         q.data_ptr(), q.stride(0), kv_cache[0].data_ptr(), kv_cache[1].data_ptr(), queries.data_ptr(), seqs.data_ptr(),
         seq_lens.data_ptr(), block_tables.data_ptr(), block_tables.stride(0), len(seqs), block_size, q.shape[1],
-        num_kv_heads, q.shape[2], scale, out.data_ptr(),
+        num_kv_heads, q.shape[2], scale, None if extras is None else byref(extras),
+        out.data_ptr(),
     )  # fmt: skip

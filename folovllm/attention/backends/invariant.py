@@ -30,7 +30,6 @@ class OneList(Lists):
 
 class CPUInvariantBackend(CPUBackend):
     name = "cpu_invariant"
-    supports_extras = False  # torch's operators would compute them
     lists_class = OneList
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
@@ -39,6 +38,7 @@ class CPUInvariantBackend(CPUBackend):
 
 class TritonInvariantBackend(TritonBackend):
     name = "triton_invariant"
+    supports_prompt_graphs = False  # it does not take decodes apart
 
     def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:
         """One token in block 0: every launch is of the same kernel."""

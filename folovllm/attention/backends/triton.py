@@ -22,8 +22,8 @@ from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 
 
-def kernels_unavailable_reason(device: torch.device) -> str | None:
-    """Why Triton kernels cannot run on `device`, or None if they can.
+def kernels_unavailable_reason(device: torch.device, least: tuple[int, int] = (7, 5)) -> str | None:
+    """Why Triton kernels cannot run on `device`, or None if they can. least: the compute capability that they need.
 
     With TRITON_INTERPRET=1, set before anything imports a kernel, they run on a CPU too, in Triton's interpreter.
     """
@@ -32,8 +32,8 @@ def kernels_unavailable_reason(device: torch.device) -> str | None:
         return "needs a CUDA device"
     if find_spec("triton") is None:
         return "triton is not installed; torch's CUDA builds for Linux bring it"
-    if not interpreted and torch.cuda.get_device_capability(device) < (8, 0):
-        return "needs a GPU of compute capability 8.0 or above"
+    if not interpreted and torch.cuda.get_device_capability(device) < least:
+        return "needs a GPU of compute capability {}.{} or above".format(*least)
     return None
 
 
@@ -42,11 +42,12 @@ class TritonBackend(AttentionBackend):
 
     name = "triton"
     supports_cuda_graphs = True
+    supports_prompt_graphs = True
     plain: type[AttentionBackend] | None = PagedTorchBackend
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:
-        return kernels_unavailable_reason(device)
+        return kernels_unavailable_reason(device, (8, 0))  # turing.py has an earlier one's prompts computed by torch
 
     @classmethod
     def only_by_name(cls, device: torch.device) -> bool:

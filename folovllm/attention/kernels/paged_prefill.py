@@ -10,7 +10,14 @@
     tile 1  row 4      x x x x x x .          4      2        0          x: key <= context + query, the causal rule.
             ..                                ..                         Keys behind a tile's last query are not read.
 
-    program (tile, KV head, sequence):  q [BLOCK_M, 128] stays;  K, V [BLOCK_N, 128] pass;  acc [BLOCK_M, 128] float32
+    program (tile, KV head):  q [BLOCK_M, 128] stays;  K, V [BLOCK_N, 128] pass;  acc [BLOCK_M, 128] float32
+
+The grid follows from shapes alone, so that a CUDA graph may replay the launch: each sequence has room for its full
+tiles and for one more, and a program finds its sequence in query_start_loc. Tiles of 8 rows, one row a query:
+
+    queries       13                20                3
+    begins with   0 // 8 + 0 = 0    13 // 8 + 1 = 2   33 // 8 + 2 = 6    tiles, of 36 // 8 + 3 = 7 in all
+    tiles         0 1               2 3 4 (5)         6                  (5): nothing to do, the program ends at once
 
 The queries' own K and V are in the cache already, so a prompt, a prompt's later chunk and a decode are one case:
 queries at the last positions of a sequence. Sequences are flat, one after the other; query_start_loc says where.
@@ -52,14 +59,21 @@ from folovllm.attention.kernels.tile import (
 )
 
 
+@triton.jit
+def _first_tile(start, seq, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, SPARE: tl.constexpr):
+    """The number of the tile with which a sequence begins. start: its first query."""
+    return start * GROUP // BLOCK_M + seq * SPARE
+
+
 # What changes from step to step must not be a part of the kernel, or it would be compiled anew while it serves: how
-# wide the tables are; how many decodes come first, behind which the tables, starts and lengths begin here.
+# wide the tables are; how many sequences there are; how many decodes come first, behind which the tables, starts and
+# lengths begin here.
 @triton.jit(
-    do_not_specialize=["stride_table"],
+    do_not_specialize=["stride_table", "num_seqs"],
     do_not_specialize_on_alignment=["tables_ptr", "starts_ptr", "seq_lens_ptr"],
 )
 def _paged_prefill(
-    q_ptr, k_ptr, v_ptr, out_ptr, tables_ptr, starts_ptr, seq_lens_ptr, scale,
+    q_ptr, k_ptr, v_ptr, out_ptr, tables_ptr, starts_ptr, seq_lens_ptr, num_seqs, scale,
     stride_q, stride_qh, stride_out, stride_outh, stride_table,
     stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
@@ -67,10 +81,18 @@ def _paged_prefill(
 ):  # fmt: skip
     # The last tile of a sequence sees the most keys and takes the longest. It starts first, so that it does not run
     # alone at the end.
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    kv_head, seq = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    first_query = tl.load(starts_ptr + seq)
-    num_queries = tl.load(starts_ptr + seq + 1) - first_query
+    number, kv_head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
+    SPARE: tl.constexpr = 2 if BY_POSITION else 1  # by position, the first and the last tile may both be in part empty
+    skipped = tl.load(starts_ptr)
+    low, high = tl.zeros([], tl.int32), tl.zeros([], tl.int32) + num_seqs
+    while high - low > 1:  # the sequence is at `low` or behind it, and before `high`
+        middle = (low + high) // 2
+        begins = _first_tile(tl.load(starts_ptr + middle) - skipped, middle, GROUP, BLOCK_M, SPARE) <= number
+        low, high = tl.where(begins, middle, low), tl.where(begins, high, middle)
+    first_query = tl.load(starts_ptr + low)
+    tile = number - _first_tile(first_query - skipped, low, GROUP, BLOCK_M, SPARE)
+    num_queries = tl.load(starts_ptr + low + 1) - first_query
+    seq = low.to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq)
     context = seq_len - num_queries
     # By position, tiles begin where they would if all of the sequence's tokens were queries.
@@ -78,7 +100,7 @@ def _paged_prefill(
     if BY_POSITION:
         before = context * GROUP % BLOCK_M
     if tile * BLOCK_M >= num_queries * GROUP + before:
-        return  # the grid has tiles for the longest sequence; shorter ones need fewer
+        return  # the sequence does not fill its tiles
 
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M) - before
     queries = rows // GROUP
@@ -168,9 +190,10 @@ def paged_prefill(
         wants_small_tiles(q.device),
         from_8_bits=key_cache.element_size() == 1,
     )
-    num_tiles = triton.cdiv(rows + (block_m - 1 if batch_invariant else 0), block_m)
-    _paged_prefill[(num_tiles, num_kv_heads, num_seqs)](
-        q, key_cache, value_cache, out, block_tables, query_start_loc, seq_lens, scale * LOG2E,
+    # As _first_tile(), behind the last sequence.
+    num_tiles = q.shape[0] * group // block_m + num_seqs * (2 if batch_invariant else 1)
+    _paged_prefill[(num_tiles, num_kv_heads)](
+        q, key_cache, value_cache, out, block_tables, query_start_loc, seq_lens, num_seqs, scale * LOG2E,
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
         *key_cache.stride()[:3], *value_cache.stride()[:3],
         GROUP=group, HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_SIZE=block_size,

@@ -3,7 +3,8 @@
     weight[o, k] = (code[o, k] - zero[o, g]) * scale[o, g]        g = k // group_size: the group that column k is in
 
 Symmetric: zero is 0, so 0.0 is a code, and the range is the same on both sides. Asymmetric: the codes cover the group
-from its smallest weight to its largest. Codes and zeros are signed: in [-8, 8) for 4 bits, in [-128, 128) for 8.
+from its smallest weight to its largest. Codes and zeros are signed: in [-8, 8) for 4 bits, in [-128, 128) for 8. A code
+of 8 bits may be an e4m3 number instead, without a zero.
 
 vLLM: model_executor/layers/quantization/utils/quant_utils.py
 """
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
+FP8, LARGEST = torch.float8_e4m3fn, 448.0
+
 
 @dataclass
 class Codes:
     values: torch.Tensor
-    """int8 [out, in]"""
+    """int8 or float8_e4m3fn [out, in]"""
     scale: torch.Tensor
     """float32 [out, groups]"""
     zero: torch.Tensor | None
@@ -54,6 +57,13 @@ def stack(parts: list[Codes]) -> Codes:
         torch.cat([part.scale for part in parts]),
         None if symmetric else torch.cat(zeros),
     )
+
+
+def round_to_e4m3(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row of x [.., size]: (its numbers in e4m3, its scale [.., 1] float32)."""
+    x = x.float()
+    scale = x.abs().amax(-1, keepdim=True) / LARGEST
+    return (x / scale.where(scale > 0, 1.0)).to(FP8), scale
 
 
 def round_to_nearest(weight: torch.Tensor, *, bits: int, group_size: int, symmetric: bool) -> Codes:

@@ -23,12 +23,11 @@ from torch import nn
 
 from folovllm.errors import ModelLoadError
 from folovllm.layers.linear import Linear
-from folovllm.layers.quantization.codes import Codes
+from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
 from folovllm.layers.quantization.linear import QuantizedLinear
 from folovllm.layers.quantization.plan import MOST_ROWS
 from folovllm.quant_scheme import QuantScheme
 
-FP8, LARGEST = torch.float8_e4m3fn, 448.0
 FEWEST_ROWS = 17  # that torch._int_mm takes on a GPU
 
 
@@ -59,7 +58,7 @@ def choose_method(
 
 def plain_method(scheme: QuantScheme) -> type[QuantizedLinear]:
     """What means the same in plain torch."""
-    return PlainFp8Linear if scheme.type == "float" else QuantizedLinear
+    return PlainFp8Linear if scheme.type == "float" and not scheme.of_numbers else QuantizedLinear
 
 
 class TritonCodesLinear(QuantizedLinear):
@@ -123,22 +122,31 @@ class Fp8Linear(QuantizedLinear):
         _check_multiple(self.name, layer.weight, 16)
         numbers, scale = round_to_e4m3(layer.weight.detach())
         layer.weight, self.scale = nn.Parameter(numbers, requires_grad=False), scale.T.contiguous()
+        self.one = None if scales_rows(numbers.device) else torch.ones((), device=numbers.device)
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         from folovllm.layers.quantization.kernels.round_rows import round_rows
 
         numbers, scale = round_rows(x, FP8)
-        out = torch._scaled_mm(
-            numbers, layer.weight.T, scale_a=scale, scale_b=self.scale, out_dtype=torch.bfloat16
-        ).to(x.dtype)  # fmt: skip
+        weight, one = layer.weight.T, self.one
+        if one is None:
+            out = torch._scaled_mm(numbers, weight, scale_a=scale, scale_b=self.scale, out_dtype=torch.bfloat16)
+        else:  # the same scales behind the product
+            sums = torch._scaled_mm(numbers, weight, scale_a=one, scale_b=one, out_dtype=torch.float32)
+            out = (sums * self.scale * scale).to(torch.bfloat16)
+        out = out.to(x.dtype)
         return out if layer.bias is None else out + layer.bias
 
 
-def round_to_e4m3(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row of x [num_rows, size]: (its numbers in e4m3, its scale [num_rows, 1] float32)."""
-    x = x.float()
-    scale = x.abs().amax(1, keepdim=True) / LARGEST
-    return (x / scale.where(scale > 0, 1.0)).to(FP8), scale
+def scales_rows(device: torch.device) -> bool:
+    """Whether torch._scaled_mm takes a scale for each row and column there. On compute capability 12.0 some versions of
+    torch take one for a whole matrix, and no other."""
+    numbers, scale = torch.zeros(16, 16, dtype=FP8, device=device), torch.ones(16, 1, device=device)
+    try:
+        torch._scaled_mm(numbers, numbers.T, scale_a=scale, scale_b=scale.T, out_dtype=torch.bfloat16)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _check_multiple(name: str, weight: torch.Tensor, step: int) -> None:

@@ -6,15 +6,17 @@
     awq              qweight [in, out / 8]     8 outputs of one input, in the order 0 2 4 6 1 3 5 7
     pack-quantized   weight_packed [out, in / 8]   8 inputs of one output, along a row
     int-quantized    weight [out, in]          int8, as they are
+    fp8              weight [out, in]          e4m3, as they are; weight_scale_inv [out / 128, in / 128], rounded up
 
 What is stored is code + 8 (128 for 8 bits), so that it is not negative; int-quantized stores the code itself.
 
 vLLM: model_executor/layers/quantization/auto_gptq.py, auto_awq.py,
-      model_executor/layers/quantization/compressed_tensors/schemes/
+      model_executor/layers/quantization/compressed_tensors/schemes/, fp8.py
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -167,8 +169,31 @@ class IntQuantized(WeightFormat):
         return {"weight": codes.values, "weight_scale": codes.scale.to(scales)}
 
 
+class Fp8Blocks(WeightFormat):
+    """The last block of a row or column may be smaller than the others."""
+
+    def tensors(self, outs: int, size: int, scheme: QuantScheme) -> dict[str, Stored]:
+        blocks = tuple(-(-count // scheme.group_size) for count in (outs, size))
+        return {
+            "weight": Stored((outs, size), torch.float8_e4m3fn),
+            "weight_scale_inv": Stored(blocks, torch.float32),  # multiplied by, whatever its name says
+        }
+
+    def read(self, tensors: Tensors, scheme: QuantScheme, name: str) -> Codes:
+        """Groups have equal sizes: all columns of a block, or an equal part of them where the last one is smaller."""
+        weight, scale, block = tensors["weight"], tensors["weight_scale_inv"], scheme.group_size
+        for kind, tensor in tensors.items():
+            if not tensor.float().isfinite().all():
+                raise ModelLoadError(f"{name}.{kind} holds a number that is not finite")
+        outs, size = weight.shape
+        group = math.gcd(block, size)
+        scale = scale.repeat_interleave(block, 0)[:outs].repeat_interleave(block // group, 1)[:, : size // group]
+        return Codes(weight, scale.contiguous(), None)
+
+
 FORMATS: dict[str, WeightFormat] = {
     "gptq": GPTQ(), "awq": AWQ(), "pack-quantized": PackQuantized(), "int-quantized": IntQuantized(),
+    "fp8": Fp8Blocks(),
 }  # fmt: skip
 
 

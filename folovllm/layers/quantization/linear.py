@@ -15,14 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from folovllm.errors import ModelLoadError
+from folovllm.layers.compiled_ops import PackedMethod
 from folovllm.layers.linear import Linear, LinearMethod
-from folovllm.layers.quantization.codes import Codes, round_to_nearest, stack
+from folovllm.layers.quantization.codes import Codes, round_to_e4m3, round_to_nearest, stack
 from folovllm.layers.quantization.formats import FORMATS
 from folovllm.quant_scheme import QuantScheme
 
@@ -92,14 +94,36 @@ class QuantizedLinear(LinearMethod):
     def _codes(self, layer: Linear) -> Codes:
         if self.scheme.format == "plain":
             weight, size = layer.weight.detach(), self._group_size(layer.in_features)
+            if self.scheme.type == "float":
+                numbers, scale = round_to_e4m3(weight.unflatten(1, (-1, weight.shape[1] if size == -1 else size)))
+                return Codes(numbers.flatten(1), scale.flatten(1), None)
             return round_to_nearest(weight, bits=self.scheme.bits, group_size=size, symmetric=self.scheme.symmetric)
         parts = []
         for part in layer.parts:
             stored = self._stored(layer, part)
-            parts.append(FORMATS[self.scheme.format].read(stored, self.scheme, self.name))
+            name = f"{self.name.rpartition('.')[0]}.{part}" if part else self.name
+            parts.append(FORMATS[self.scheme.format].read(stored, self.scheme, name))
             for kind in stored:
                 delattr(layer, _parameter(part, kind))
         return stack(parts)
+
+
+class DequantizedLinear(QuantizedLinear):
+    """Where no kernel of ours reads the codes: multiplies by the weight that they mean, as `plain` does."""
+
+    def __init__(self, scheme: QuantScheme, name: str, *, plain: LinearMethod) -> None:
+        super().__init__(scheme, name)
+        self.plain = plain
+
+    def keep(self, layer: Linear, codes: Codes) -> None:
+        super().keep(layer, codes)
+        self.plain.process_weights_after_loading(layer)
+
+    def kernel(self, layer: Linear) -> str:
+        return cast(PackedMethod, self.plain).kernel(layer)
+
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        return self.plain.apply(layer, x)
 
 
 def _parameter(part: str, kind: str) -> str:
@@ -124,8 +148,5 @@ class QuantizedLinears(LinearMethod):
             return self.plain
         if schemes[0] is not None and all(schemes):
             return self.method(schemes[0], names[0])
-        plain, other = (
-            names[schemes.index(None)],
-            next(name for name, found in zip(names, schemes, strict=True) if found),
-        )
+        plain, other = names[schemes.index(None)], next(n for n, found in zip(names, schemes, strict=True) if found)
         raise ModelLoadError(f"{plain} is not quantised, and {other} is: they are one product here, and must be alike")

@@ -30,12 +30,19 @@ class Plan(NamedTuple):
     stages: int
 
 
-MOST_ROWS = (16, 256)
-"""Of the first two plans; the third takes any number. A kernel is compiled for each."""
+MOST_ROWS = (16, 32, 256)
+"""Of the first three plans; the last takes any number. A kernel is compiled for each."""
 
 
-def choose_plan(num_rows: int, outs: int, lines: int, element_size: int, *, invariant: bool, small: bool) -> Plan:
-    """By the weight's size, and by which of MOST_ROWS there are. small: a GPU with less shared memory than Hopper's."""
+def choose_plan(
+    num_rows: int, outs: int, lines: int, element_size: int, *, invariant: bool, small: bool,
+    tensor_memory: bool = False,
+) -> Plan:  # fmt: skip
+    """By the weight's size, and by which of MOST_ROWS there are.
+
+    small: a GPU with less shared memory than Hopper's. tensor_memory: one whose matrix units keep sums and weights in a
+        memory of 512 columns; the largest tile would take all of them, and an SM would have one program.
+    """
     few = num_rows <= MOST_ROWS[0] and not invariant
     if element_size > 2:  # by threads, not by matrix units
         tile_rows, tile_outs, warps, stages = 32, 32, 4, 2
@@ -43,12 +50,14 @@ def choose_plan(num_rows: int, outs: int, lines: int, element_size: int, *, inva
         tile_rows, tile_outs, warps, stages = 16, 64, 4, 4
     elif invariant:
         tile_rows, tile_outs, warps, stages = 32, 64, 4, 3
-    elif num_rows <= MOST_ROWS[1] or small:
+    elif num_rows <= MOST_ROWS[1]:
+        tile_rows, tile_outs, warps, stages = 32, 64, 4, 3 if small else 4
+    elif num_rows <= MOST_ROWS[2] or small or tensor_memory:
         tile_rows, tile_outs, warps, stages = 64, 64, 4, 2 if small else 3
     else:
         tile_rows, tile_outs, warps, stages = 64, 128, 8, 3
     splits = 1
-    if not invariant and num_rows <= MOST_ROWS[1]:
+    if not invariant and num_rows <= MOST_ROWS[2]:
         programs = -(-outs // tile_outs)
         while splits < MOST_SPLITS and 4 * splits * programs <= SMS and 2 * splits * FEWEST_LINES <= lines:
             splits *= 2

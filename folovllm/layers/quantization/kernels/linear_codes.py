@@ -1,17 +1,20 @@
 """linear_codes: y = x @ weight.T + bias with a weight of 4- or 8-bit codes, which is taken apart inside of the kernel.
 
     weight[o, k] = (code[o, k] - offset[o, g]) * scale[o, g]       g = k // group, code in [0, 16) or [0, 256)
+    weight[o, k] = code[o, k] * scale[o, g]                        an e4m3 number
 
 The columns of a sum may come in any order, so the codes lie in the order that costs least. A row is cut into pieces of
-32 columns. The pieces of a line, 8 of 4 bits or 4 of 8 bits, lie in the same 32 words, one above the other: shifted by
-n * bits, the words are piece n, and nothing is moved between threads.
+64 columns. The pieces of a line, 4 of 4 bits or 2 of 8 bits, lie in the same 32 words, two neighbours in the halves of
+a word:
 
-    32 words of an output    word 0    k=224 .. k=64 k=32 k=0        8 codes of 4 bits, the lowest bits to the right
-                             word 1    k=225 .. k=65 k=33 k=1
-                             ..                          '- piece 0
+    32 words of an output    word 0    k=193 k=129 k=65 k=1 | k=192 k=128 k=64 k=0      8 codes of 4 bits, the lowest
+                             word 1    k=195 k=131 k=67 k=3 | k=194 k=130 k=66 k=2      bits to the right
+                             ..                        '------------------------'- piece 0
     memory    [lines, outputs, 32]     a program's outputs side by side: one stretch for each line
 
-A code less its offset is a small integer, which bfloat16 holds exactly. So the matrix units multiply integers, in one
+Shifted by n * bits, both halves end with codes of piece n. With the bits of 128 before it, a code of 4 bits is a number
+in bfloat16: 128 + code. One instruction puts these bits there for two codes, and another one subtracts 128 + offset
+from both. What is left is a small integer, which bfloat16 holds exactly. So the matrix units multiply integers, in one
 sum for each group, and the sum is multiplied by the group's scale in float32. Nothing is rounded before the result.
 
 Where the lines are dealt out to several programs (plan.py), each writes its sums, and a second kernel adds them in
@@ -23,6 +26,7 @@ vLLM: model_executor/layers/quantization/awq_triton.py, model_executor/kernels/l
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -39,18 +43,24 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 GROUPS = (128, 64, 32, 16)
 """Columns that share a scale, as the kernel knows them. A larger group is several that are alike."""
 COLUMNS = 1024  # of a program that adds splits up
+TWO_TO_120: tl.constexpr = tl.constexpr(2.0**120)
 
 
 class PackedCodes(NamedTuple):
     words: torch.Tensor
-    """int32 [lines, outs, columns of a piece]"""
+    """int32 [lines, outs, words of a piece]; a line's are contiguous"""
     scale: torch.Tensor
     """float32 [groups, outs]"""
-    offset: torch.Tensor
-    """uint8 [groups, outs]"""
+    offset: torch.Tensor | None
+    """uint8 [groups, outs]; None: the codes are e4m3 numbers"""
     bits: int
     group: int
     in_features: int
+
+
+@cache
+def has_tensor_memory(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 10
 
 
 def kernel_group(codes: Codes) -> int:
@@ -60,52 +70,104 @@ def kernel_group(codes: Codes) -> int:
     return next((size for size in GROUPS if codes.group_size % size == 0), 0)
 
 
-def pack_codes(codes: Codes, bits: int) -> PackedCodes:
-    """A row is filled up to whole lines."""
-    group, numbers, half, size = kernel_group(codes), 32 // bits, 2 ** (bits - 1), codes.values.shape[1]
-    piece = min(group, 32)
-    lines = -(-size // (numbers * piece))
-    columns = lines * numbers * piece
-    # [outs, lines, pieces of a line, columns of a piece]
-    values = F.pad(codes.values.int() + half, (0, columns - size)).view(-1, lines, numbers, piece)
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=values.device)[:, None]
-    words = (values << shifts).sum(2, dtype=torch.int32).transpose(0, 1).contiguous()
-    zero = torch.zeros_like(codes.scale) if codes.zero is None else codes.zero.float()
+def pack_codes(codes: Codes, bits: int, *, by_outputs: bool = False) -> PackedCodes:
+    """A row is filled up to whole lines. by_outputs: an output's lines follow one another in memory."""
+    group, places, half, size = kernel_group(codes), 16 // bits, 2 ** (bits - 1), codes.values.shape[1]
+    columns = -(-size // (places * min(group, 64))) * places * min(group, 64)
+    is_float = codes.values.is_floating_point()
+    numbers = codes.values.view(torch.uint8).int() if is_float else codes.values.int() + half
+    # [outs, lines, pieces of a line, words, halves]
+    values = F.pad(numbers, (0, columns - size)).view(len(numbers), -1, places, min(group, 64) // 2, 2)
+    shifts = torch.arange(0, 16, bits, dtype=torch.int32, device=values.device)[:, None, None]
+    shifts = shifts + torch.tensor([0, 16], dtype=torch.int32, device=values.device)
+    words = (values << shifts).sum((2, 4), dtype=torch.int32).transpose(0, 1)
+    words = words if by_outputs else words.contiguous()
     again = -(-codes.group_size // group)
 
     def of_groups(numbers: torch.Tensor) -> torch.Tensor:
         rows = numbers.T.repeat_interleave(again, 0, output_size=again * numbers.shape[1])
         return F.pad(rows, (0, 0, 0, -(-columns // group) - len(rows))).contiguous()
 
-    return PackedCodes(words, of_groups(codes.scale), of_groups(zero + half).to(torch.uint8), bits, group, size)
+    zero = torch.zeros_like(codes.scale) if codes.zero is None else codes.zero.float()
+    offset = None if is_float else of_groups(zero + half).to(torch.uint8)
+    return PackedCodes(words, of_groups(codes.scale), offset, bits, group, size)
+
+
+CODES_BF16, CODES_FP16 = (
+    tl.constexpr(
+        f"{{ .reg .b32 both, one; mov.b32 one, {one}; lop3.b32 both, $1, 0x000f000f, {base}, 0xea; "
+        f"fma.rn.{dtype} $0, both, one, $2; }}"
+    )
+    for dtype, base, one in (("bf16x2", "0x43004300", "0x3f803f80"), ("f16x2", "0x64006400", "0x3c003c00"))
+)
+"""Of $1, whose halves end with codes of 4 bits: code + 128 (1024 in float16) + $2, exactly. In a sum with a product,
+because PTX has no sum of two bfloat16 before Hopper; the assembler makes a plain sum of it."""
+E4M3_BF16, E4M3_FP16 = (
+    tl.constexpr(
+        f"{{ .reg .b32 both, sign, zero, factor; mov.b32 zero, 0x80008000; mov.b32 factor, {factor}; "
+        f"and.b32 sign, $1, zero; shr.b32 both, $1, {shift}; lop3.b32 both, both, {mask}, sign, 0xea; "
+        f"fma.rn.{dtype} $0, both, factor, zero; }}"
+    )
+    for dtype, shift, mask, factor in (
+        ("bf16x2", 4, "0x07f007f0", "0x7b807b80"),
+        ("f16x2", 1, "0x3f803f80", "0x5c005c00"),
+    )
+)
+"""Of $1, whose halves begin with e4m3 numbers: as they are. Sign, exponent and mantissa go to their places. There the
+exponent means 2^-120 (2^-8) times as much, subnormal numbers too, and -0.0 is added to keep a zero's sign."""
 
 
 @triton.jit
-def _numbers(words, offset, PLACE: tl.constexpr, BITS: tl.constexpr):
-    """The codes at bit PLACE of words [outputs, columns], at most 15, less their offset [outputs], in float32.
+def _half(words, offset, PLACE: tl.constexpr, BITS: tl.constexpr, E4M3: tl.constexpr):
+    """The codes at bit PLACE, less their offset, in float32.
 
-    A float of 2^23 has no bits behind the point: with a code among its bits it is 2^23 + code * 2^PLACE. To multiply
-    and to subtract is one instruction then, and exact. A conversion would be one of which a multiprocessor makes few.
+    A float of 2^23 has no bits behind the point: with a code as its lowest bits it is 2^23 + code. A conversion would
+    be an instruction of which a multiprocessor makes few. An e4m3 number is moved to its place, see E4M3_BF16.
     """
-    number = ((words & (((1 << BITS) - 1) << PLACE)) | 0x4B000000).to(tl.float32, bitcast=True)
-    return number * (1.0 / (1 << PLACE)) - (offset + 8388608.0 / (1 << PLACE))[:, None]
+    code = (words >> PLACE) & ((1 << BITS) - 1)
+    if E4M3:
+        return (((code & 0x80) << 24) | ((code & 0x7F) << 20)).to(tl.float32, bitcast=True) * TWO_TO_120
+    return (code | 0x4B000000).to(tl.float32, bitcast=True) - (offset.to(tl.float32) + 8388608.0)[:, None]
+
+
+@triton.jit
+def _weights(
+    words, offset, PLACE: tl.constexpr, BITS: tl.constexpr, E4M3: tl.constexpr, DTYPE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Piece PLACE of words [outputs, words], [outputs, 2 * words] of DTYPE."""
+    BF16: tl.constexpr = DTYPE.is_bf16()
+    if INTERPRETED or DTYPE.primitive_bitwidth == 32 or (BITS == 8 and not E4M3):
+        low = _half(words, offset, PLACE * BITS, BITS, E4M3).to(DTYPE)
+        high = _half(words, offset, PLACE * BITS + 16, BITS, E4M3).to(DTYPE)
+    else:
+        if E4M3:
+            ASM: tl.constexpr = E4M3_BF16 if BF16 else E4M3_FP16
+            shifted = words << (8 - PLACE * BITS)
+            both = tl.inline_asm_elementwise(ASM, "=r,r", [shifted], dtype=tl.int32, is_pure=True, pack=1)
+        else:
+            ASM: tl.constexpr = CODES_BF16 if BF16 else CODES_FP16
+            less = (offset.to(tl.int32) + (0xC300 if BF16 else 0xE400)) * 0x10001  # -128 (-1024) - offset, twice
+            args = [words >> (PLACE * BITS), less[:, None]]
+            both = tl.inline_asm_elementwise(ASM, "=r,r,r", args, dtype=tl.int32, is_pure=True, pack=1)
+        low, high = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
+    return tl.reshape(tl.join(low, high), [words.shape[0], 2 * words.shape[1]])
 
 
 @triton.jit
 def _add_line(
-    acc, line, words_at, scale_at, offset_at, x_at, in_features, out_features,
-    BITS: tl.constexpr, GROUP: tl.constexpr, PIECE: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
+    acc, line, words_at, scale_at, offset_at, x_at, stride_line, in_features, out_features, BITS: tl.constexpr,
+    GROUP: tl.constexpr, PIECE: tl.constexpr, E4M3: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """acc [outputs, rows] with what a line's columns add to it. The places are those of line 0."""
-    NUMBERS: tl.constexpr = 32 // BITS
-    TOGETHER: tl.constexpr = min(GROUP // PIECE, NUMBERS)  # pieces of a line that share a scale
-    HALF: tl.constexpr = NUMBERS // 2
-    low = tl.load(words_at + line * (out_features * PIECE))  # below 2^31: 8 GiB of words
-    high = low >> 16
-    for part in tl.static_range(NUMBERS // TOGETHER):
-        first = line * NUMBERS + part * TOGETHER
+    PLACES: tl.constexpr = 16 // BITS
+    TOGETHER: tl.constexpr = min(GROUP // PIECE, PLACES)  # pieces of a line that share a scale
+    words = tl.load(words_at + line * stride_line)  # below 2^31: 8 GiB of words
+    for part in tl.static_range(PLACES // TOGETHER):
+        first = line * PLACES + part * TOGETHER
         group = first * PIECE // GROUP * out_features
-        scale, offset = tl.load(scale_at + group), tl.load(offset_at + group).to(tl.float32)
+        scale = tl.load(scale_at + group)
+        offset = scale if E4M3 else tl.load(offset_at + group)
         total = tl.zeros([acc.shape[0], acc.shape[1]], tl.float32)
         for n in tl.static_range(TOGETHER):
             column = (first + n) * PIECE
@@ -113,11 +175,10 @@ def _add_line(
                 x = tl.load(x_at + column)  # [columns, rows]
             else:
                 x = tl.load(x_at + column, mask=(column + tl.arange(0, PIECE) < in_features)[:, None], other=0.0)
-            words = low if part * TOGETHER + n < HALF else high
-            weight = _numbers(words, offset, (part * TOGETHER + n) % HALF * BITS, BITS)
             if INTERPRETED:  # its products take the raw bits of bfloat16
                 x = x.to(tl.float32)
-            total = tl.dot(weight.to(x.dtype), x, total, input_precision="ieee")
+            weight = _weights(words, offset, part * TOGETHER + n, BITS, E4M3, x.dtype, INTERPRETED)
+            total = tl.dot(weight, x, total, input_precision="ieee")
         acc += total * scale[:, None]
     return acc
 
@@ -125,9 +186,9 @@ def _add_line(
 @triton.jit(do_not_specialize=["num_rows", "num_lines", "lines_each"])
 def _linear_codes_kernel(
     x_ptr, words_ptr, scale_ptr, offset_ptr, bias_ptr, out_ptr, num_rows, num_lines, lines_each, in_features,
-    out_features, stride_x, BITS: tl.constexpr, GROUP: tl.constexpr, PIECE: tl.constexpr, EVEN: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, INTERPRETED: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    out_features, stride_x, stride_line, stride_out, BITS: tl.constexpr, GROUP: tl.constexpr, PIECE: tl.constexpr,
+    E4M3: tl.constexpr, EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait_for_kernel_before(DEPENDENT)
     # Programs that follow one another share their outputs: a line comes from memory once, and then from the L2 cache.
@@ -136,9 +197,8 @@ def _linear_codes_kernel(
     columns = tl.program_id(0) // row_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
     # What is behind the last row or output reads that one again: its result is not stored.
     row, column = tl.minimum(rows, num_rows - 1).to(tl.int64), tl.minimum(columns, out_features - 1)
-    lane = tl.arange(0, PIECE)
-    x_at = x_ptr + (row * stride_x)[None, :] + lane[:, None]
-    words_at = words_ptr + (column * PIECE)[:, None] + lane[None, :]
+    x_at = x_ptr + (row * stride_x)[None, :] + tl.arange(0, PIECE)[:, None]
+    words_at = words_ptr + (column * stride_out)[:, None] + tl.arange(0, PIECE // 2)[None, :]
     scale_at, offset_at = scale_ptr + column, offset_ptr + column
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     start = tl.program_id(1) * lines_each
@@ -147,15 +207,15 @@ def _linear_codes_kernel(
     if INTERPRETED:
         while start < end:
             acc = _add_line(
-                acc, start, words_at, scale_at, offset_at, x_at, in_features, out_features,
-                BITS, GROUP, PIECE, EVEN, INTERPRETED,
+                acc, start, words_at, scale_at, offset_at, x_at, stride_line, in_features, out_features,
+                BITS, GROUP, PIECE, E4M3, EVEN, INTERPRETED,
             )  # fmt: skip
             start += 1
     else:
         for line in range(start, end):
             acc = _add_line(
-                acc, line, words_at, scale_at, offset_at, x_at, in_features, out_features,
-                BITS, GROUP, PIECE, EVEN, INTERPRETED,
+                acc, line, words_at, scale_at, offset_at, x_at, stride_line, in_features, out_features,
+                BITS, GROUP, PIECE, E4M3, EVEN, INTERPRETED,
             )  # fmt: skip
     if HAS_BIAS:
         acc += tl.load(bias_ptr + column).to(tl.float32)[:, None]
@@ -190,7 +250,7 @@ def linear_codes(
     Raises:
         ValueError: x is not contiguous inside a row, or has not as many columns as the weight.
     """
-    (num_lines, outs, piece), num_rows = packed.words.shape, len(x)
+    (num_lines, outs, words), num_rows = packed.words.shape, len(x)
     if x.shape[1:] != (packed.in_features,) or x.stride(1) != 1:
         raise ValueError(
             f"x must be [rows, {packed.in_features}] and contiguous inside a row, got {list(x.shape)} with strides "
@@ -199,16 +259,19 @@ def linear_codes(
     out = torch.empty(num_rows, outs, dtype=x.dtype, device=x.device)
     if not num_rows:
         return out
-    small = wants_small_tiles(x.device)
-    plan = choose_plan(num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=small)
+    small, strides = wants_small_tiles(x.device), packed.words.stride()[:2]
+    tensor_memory = not small and has_tensor_memory(x.device)
+    plan = choose_plan(
+        num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=small, tensor_memory=tensor_memory
+    )
     split, launch = plan.splits > 1, dependent_launch(x.device)
     sums = torch.empty(plan.splits, num_rows, outs, dtype=torch.float32, device=x.device) if split else out
     grid = (triton.cdiv(num_rows, plan.rows) * triton.cdiv(outs, plan.outs), plan.splits)
     _linear_codes_kernel[grid](
         x, packed.words, packed.scale, packed.offset, sums if split or bias is None else bias, sums, num_rows,
-        num_lines, triton.cdiv(num_lines, plan.splits), packed.in_features, outs, x.stride(0),
-        BITS=packed.bits, GROUP=packed.group, PIECE=piece,
-        EVEN=packed.in_features == num_lines * piece * 32 // packed.bits,
+        num_lines, triton.cdiv(num_lines, plan.splits), packed.in_features, outs, x.stride(0), *strides,
+        BITS=packed.bits, GROUP=packed.group, PIECE=2 * words, E4M3=packed.offset is None,
+        EVEN=packed.in_features == num_lines * words * 32 // packed.bits,
         HAS_BIAS=bias is not None and not split, BLOCK_M=plan.rows, BLOCK_N=plan.outs,
         INTERPRETED=INTERPRETED, **launch, num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip

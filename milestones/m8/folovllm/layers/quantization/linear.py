@@ -84,7 +84,8 @@ class QuantizedLinear(LinearMethod):
         parts = []
         for part in layer.parts:
             stored = self._stored(layer, part)
-            parts.append(FORMATS[self.scheme.format].read(stored, self.scheme, self.name))
+            name = f"{self.name.rpartition('.')[0]}.{part}" if part else self.name
+            parts.append(FORMATS[self.scheme.format].read(stored, self.scheme, name))
             for kind in stored:
                 delattr(layer, _parameter(part, kind))
         return stack(parts)
@@ -112,8 +113,5 @@ class QuantizedLinears(LinearMethod):
             return self.plain
         if schemes[0] is not None and all(schemes):
             return self.method(schemes[0], names[0])
-        plain, other = (
-            names[schemes.index(None)],
-            next(name for name, found in zip(names, schemes, strict=True) if found),
-        )
+        plain, other = names[schemes.index(None)], next(n for n, found in zip(names, schemes, strict=True) if found)
         raise ModelLoadError(f"{plain} is not quantised, and {other} is: they are one product here, and must be alike")

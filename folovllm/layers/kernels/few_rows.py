@@ -1,0 +1,185 @@
+"""A product of few rows, with what is around it in a layer: norm, SwiGLU, residual.
+
+    norm ─ qkv        y = (x * w) @ W.T * scale        scale: of a row, 1 / sqrt(mean(x^2) + eps)
+    o (+)             residual += x @ W.T
+    norm ─ gate·up    y = silu(gate) * up, each as qkv
+    down (+)          as o
+
+With few rows a product is its weight's way from memory, and a layer of small kernels mostly waits: for a launch, for
+first bytes, for the kernel before. So a program asks for its weights before it waits for the kernel before: they never
+change, and are in the L2 cache when its x is written. What comes behind is short.
+
+A program has COLUMNS of the weight's rows, and all of their numbers: nothing is summed between programs. Each of its
+CHAINS warps has a piece of every step along them, and the warps' sums are added at the end, in one order:
+
+    weight [COLUMNS, in_features]   | 0 0 1 1 2 2 3 3 | 0 0 1 1 2 2 3 3 | ...      numbers: the warp
+                                      └ DEPTH           └ a step
+
+That is a batched tl.dot, [CHAINS, COLUMNS, DEPTH] by [CHAINS, DEPTH, ROWS]. Weights are the operand that has 16 rows at
+least, so that 8 rows of x are multiplied as 8. Every program reads all of x, from the L2 cache: 64 rows of it are more
+than its weights.
+
+Each number of x is multiplied by the norm's weight, rounded as a norm would round it, and the row's scale comes at the
+end: it is known when the whole row has passed. In float16 x * w could pass 65,504, so the model is bfloat16's (or
+float32's, in Triton's interpreter).
+
+vLLM: none; it has these apart
+"""
+# mypy: allow-incomplete-defs
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from folovllm.layers.norm import RMSNorm
+from folovllm.utils.dependent_launch import dependent_launch
+
+INTERPRETED: bool = triton.knobs.runtime.interpret
+TILES = (8, 16, 32, 64)
+"""Rows that a kernel is compiled for."""
+PROGRAMS = 96  # at least, or they have fewer columns: of 132 multiprocessors most have one
+BUFFERS, BUFFER_BYTES = 3, 96 << 10  # steps on their way to a program; the shared memory that every GPU has for it
+AHEAD_BYTES = 96 << 10  # that a program asks for before its x is there: of all of them together, what an L2 cache holds
+
+
+@triton.jit
+def _ask_for(
+    weight_ptr, first, last, IN: tl.constexpr, AHEAD: tl.constexpr, COLUMNS: tl.constexpr, CHAINS: tl.constexpr
+):  # fmt: skip
+    """The first AHEAD numbers of COLUMNS rows from `first` on their way to the L2 cache; none is behind `last`. A warp
+    asks for every CHAINSth row, by one of its threads."""
+    warp = tl.arange(0, 32 * CHAINS) // 32
+    num_bytes = tl.full([32 * CHAINS], AHEAD * 2, tl.int32)
+    for number in tl.static_range(COLUMNS // CHAINS):
+        row = tl.minimum(first + number * CHAINS + warp, last)
+        at = weight_ptr + row.to(tl.int64) * IN
+        tl.inline_asm_elementwise(
+            """{
+            .reg .pred elected;
+            elect.sync _|elected, 0xffffffff;
+            @elected cp.async.bulk.prefetch.L2.global [$1], $2;
+            mov.u32 $0, 0;
+            }""",
+            "=r,l,r", [at.to(tl.int64), num_bytes], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _few_rows_kernel(
+    x_ptr,  # [num_rows, IN]
+    weight_ptr,  # [out_features, IN]; where GATED, twice as many rows: gate's, then up's
+    bias_ptr,  # and norm_ptr: where HAS_BIAS and NORM, else not looked at
+    norm_ptr,
+    out_ptr,  # [num_rows, out_features]; where ADD, read and written
+    num_rows,
+    out_features,
+    eps,
+    IN: tl.constexpr,
+    NORM: tl.constexpr,
+    GATED: tl.constexpr,
+    ADD: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CHAINS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    first = tl.program_id(0) * COLUMNS
+    if DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()  # the next kernel may ask for its weights, too
+        _ask_for(weight_ptr, first, out_features - 1, IN, AHEAD, COLUMNS, CHAINS)
+        if GATED:
+            _ask_for(weight_ptr, out_features + first, 2 * out_features - 1, IN, AHEAD, COLUMNS, CHAINS)
+        tl.extra.cuda.gdc_wait()
+    column, row = first + tl.arange(0, COLUMNS), tl.arange(0, ROWS)
+    column_exists, row_exists = column < out_features, row < num_rows
+    weight_rows = weight_ptr + column.to(tl.int64) * IN
+    up_rows = weight_rows + out_features.to(tl.int64) * IN
+    place = row[None, :] * out_features + column[:, None]
+    exists = row_exists[None, :] & column_exists[:, None]
+    if ADD:
+        residual = tl.load(out_ptr + place, mask=exists, other=0.0).to(tl.float32)
+    k = tl.arange(0, CHAINS)[:, None] * DEPTH + tl.arange(0, DEPTH)[None, :]
+    x_at = x_ptr + row[None, :, None] * IN + k[:, None, :]
+    acc = tl.zeros([CHAINS, COLUMNS, ROWS], tl.float32)
+    acc_up = tl.zeros([CHAINS, COLUMNS, ROWS], tl.float32)
+    squares = tl.zeros([CHAINS, ROWS, DEPTH // 8], tl.float32)
+    for start in range(0, IN, CHAINS * DEPTH):
+        inside = start + k < IN
+        x = tl.load(x_at + start, mask=row_exists[None, :, None] & inside[:, None, :], other=0.0)
+        weight_exists = column_exists[None, :, None] & inside[:, None, :]
+        weight = tl.load(weight_rows[None, :, None] + (start + k)[:, None, :], mask=weight_exists, other=0.0)
+        if NORM:
+            wide = x.to(tl.float32)
+            squares += tl.sum(tl.reshape(wide * wide, [CHAINS, ROWS, DEPTH // 8, 8]), 3)  # inside of a thread
+            norm = tl.load(norm_ptr + start + k, mask=inside, other=0.0).to(tl.float32)
+            x = (wide * norm[:, None, :]).to(x.dtype)
+        if INTERPRETED:  # its products take the raw bits of bfloat16
+            x, weight = x.to(tl.float32), weight.to(tl.float32)
+        x = tl.permute(x, (0, 2, 1))
+        acc = tl.dot(weight, x, acc, input_precision="ieee")
+        if GATED:
+            up = tl.load(up_rows[None, :, None] + (start + k)[:, None, :], mask=weight_exists, other=0.0)
+            acc_up = tl.dot(up.to(weight.dtype), x, acc_up, input_precision="ieee")
+    out, up = tl.sum(acc, 0), tl.sum(acc_up, 0)
+    if NORM:
+        scale = tl.rsqrt(tl.sum(tl.sum(squares, 2), 0) / IN + eps)[None, :]
+        out, up = out * scale, up * scale
+    if HAS_BIAS:
+        out += tl.load(bias_ptr + column, mask=column_exists, other=0.0).to(tl.float32)[:, None]
+        if GATED:
+            up += tl.load(bias_ptr + out_features + column, mask=column_exists, other=0.0).to(tl.float32)[:, None]
+    if GATED:
+        small = tl.exp(-tl.abs(out))  # of a negative number only: it cannot overflow
+        out = out * (tl.where(out >= 0, 1.0, small) / (1.0 + small)) * up
+    if ADD:
+        out += residual
+    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=exists)
+
+
+def constants(num_rows: int, out_features: int, in_features: int, *, gated: bool) -> dict[str, int]:
+    """What a kernel is compiled with for so many rows, at most TILES[-1]: its tile, what it asks for ahead, its warps
+    and stages."""
+    rows = next(tile for tile in TILES if tile >= num_rows)
+    wide = out_features >= 32 * PROGRAMS and not (gated and rows > 32)  # the sums of both must fit into registers
+    columns, chains, depth = (32 if wide else 16), (4 if wide or gated else 8), (64 if rows <= 16 else 32)
+    weights = columns * (1 + gated)
+    step_bytes = 2 * (weights + rows) * chains * depth
+    return {
+        "ROWS": rows, "COLUMNS": columns, "CHAINS": chains, "DEPTH": depth,
+        "AHEAD": min(in_features, AHEAD_BYTES // (2 * weights)), "num_warps": chains,
+        "num_stages": 1 + min(BUFFERS, max(1, BUFFER_BYTES // step_bytes)),
+    }  # fmt: skip
+
+
+def few_rows(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    norm: RMSNorm | None = None,
+    gated: bool = False,
+    add_to: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """x [num_rows, in_features] @ weight.T + bias -> [num_rows, out_features], of at most TILES[-1] rows.
+
+    norm: is applied to x before.  gated: weight and bias are gate's and up's, and silu(gate) * up is returned.
+    add_to: [num_rows, out_features], to which the result is added, and which is returned.
+    All tensors are contiguous, and in_features is a multiple of 8.
+    """
+    (num_rows, in_features), out_features = x.shape, weight.shape[0] // (1 + gated)
+    out = x.new_empty(num_rows, out_features) if add_to is None else add_to
+    compiled = constants(num_rows, out_features, in_features, gated=gated)
+    if num_rows:
+        _few_rows_kernel[(triton.cdiv(out_features, compiled["COLUMNS"]),)](
+            x, weight, weight if bias is None else bias, weight if norm is None else norm.weight, out,
+            num_rows, out_features, 0.0 if norm is None else norm.eps, IN=in_features,
+            NORM=norm is not None, GATED=gated, ADD=add_to is not None, HAS_BIAS=bias is not None,
+            INTERPRETED=INTERPRETED, **compiled, **dependent_launch(x.device),
+        )  # fmt: skip
+    return out

@@ -1,0 +1,90 @@
+"""CUDA graphs for steps with prompts of up to 512 tokens, decodes and parts of prompts in any mixture.
+
+A graph ends with the hidden states. Which of its rows are drawn from differs from step to step, so the LM head and the
+draw are launched behind it: the host has the time, since the device computes the layers meanwhile.
+
+vLLM: v1/cudagraph_dispatcher.py (whole graphs for mixed batches)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+import torch
+
+from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.worker.input_batch import StepInputs
+from folovllm.worker.prompt_shape import MAX_PROMPTS, PromptShape
+
+
+class PromptGraphs:
+    """One graph for each of `shapes`, to be recorded when the KV cache is bound.
+
+    Attributes:
+        graph_bytes: by tokens: device memory that recording each of them took.
+    """
+
+    def __init__(
+        self, model: DecoderForCausalLM, shapes: list[PromptShape], *, max_model_len: int, block_size: int,
+        dtype: torch.dtype, device: torch.device,
+    ) -> None:  # fmt: skip
+        self.model, self.shapes = model, shapes
+        self.max_model_len, self.block_size = max_model_len, block_size
+        largest = shapes[-1]
+        max_blocks = -(-max(max_model_len, largest.num_tokens) // block_size)  # padding, too, is a sequence
+        self.packed = torch.zeros(largest.num_words, dtype=torch.int64, device=device)
+        self.block_tables = torch.zeros(largest.num_seqs, max_blocks, dtype=torch.int32, device=device)
+        self.hidden = torch.empty(largest.num_tokens, model.decoder_spec.hidden_size, dtype=dtype, device=device)
+        self.recorded: dict[int, torch.cuda.CUDAGraph] = {}
+        self.graph_bytes: dict[int, int] = {}
+
+    @torch.inference_mode()
+    def record(self, pool: Any) -> None:
+        """In the memory of `pool`. The largest comes first, so that all others fit into its memory."""
+        none = np.zeros(0, np.int64)
+        for shape in reversed(self.shapes):
+            only_padding = shape.pack([none] * 5, none, self.block_size)
+            self.packed[: shape.num_words].copy_(torch.from_numpy(only_padding))
+            graph, num_bytes = record_graph(self.model, lambda shape=shape: self._forward(shape), pool)  # type: ignore[misc]
+            self.recorded[shape.num_tokens], self.graph_bytes[shape.num_tokens] = graph, num_bytes
+
+    def _forward(self, shape: PromptShape) -> None:
+        tables = self.block_tables[-shape.num_seqs :]  # so the padding has the same row in all graphs
+        inputs = shape.unpack(self.packed[: shape.num_words], tables, self.max_model_len)
+        self.hidden[: shape.num_tokens].copy_(self.model(*inputs))
+
+    def shape_for(self, nums: list[int]) -> PromptShape | None:
+        """The smallest in which sequence i has room for nums[i] tokens; None: there is none."""
+        num_tokens, num_decodes = sum(nums), sum(1 for _ in takewhile(lambda num: num == 1, nums))
+        if len(nums) - num_decodes > MAX_PROMPTS:
+            return None
+        return next((shape for shape in self.shapes if num_tokens <= shape.num_tokens), None)
+
+    def replay(self, inputs: StepInputs, shape: PromptShape) -> torch.Tensor:
+        """hidden [shape.num_tokens, hidden], of which the first rows are the step's; good until the next replay."""
+        tables, decodes = inputs.metadata.block_tables, inputs.metadata.num_decodes
+        self.packed[: shape.num_words].copy_(inputs.packed)
+        self.packed[: len(inputs.input_ids)].copy_(inputs.input_ids)  # with tokens that only the device knows
+        # Columns further right keep what they held: no kernel reads behind a sequence's end. The last row stays zero.
+        for rows, first in ((tables[:decodes], -shape.num_seqs), (tables[decodes:], -shape.num_prompts)):
+            if len(rows):
+                self.block_tables[first:][: len(rows), : rows.shape[1]].copy_(rows)
+        self.recorded[shape.num_tokens].replay()
+        return self.hidden[: shape.num_tokens]
+
+
+def record_graph(model: DecoderForCausalLM, forward: Callable[[], None], pool: Any) -> tuple[torch.cuda.CUDAGraph, int]:
+    """What `forward` launches, and the bytes that recording it took. Nothing that is made there may be kept: it would
+    be in the pool, where every graph writes."""
+    forward()  # what a kernel does at its first call, compiling among it, must not be recorded
+    torch.cuda.empty_cache()  # torch.cuda.graph does it too, and what it gives back is not the graph's
+    free_before = torch.cuda.mem_get_info()[0]
+    graph = torch.cuda.CUDAGraph()
+    # NCCL's own thread asks the device now and then, which only the recording thread must not do.
+    mode = "global" if model.model.ops.group is None else "thread_local"
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode=mode):
+        forward()
+    return graph, free_before - torch.cuda.mem_get_info()[0]

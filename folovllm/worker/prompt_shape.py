@@ -1,0 +1,103 @@
+"""How a step with prompts is padded, so that a CUDA graph can replay it: a fixed number of tokens and of sequences.
+
+Behind the tokens of the step comes padding, which is a sequence of its own:
+
+    tokens      d0 d1 | a0 a1 a2 a3 a4 | b0 b1 b2 | – – – – – –        2 decodes, 2 prompts, 10 tokens of 16
+
+Attention gets the sequences as two batches, one for each of its kernels, whose grids follow from their sizes alone:
+
+    decodes     d0 d1 .  .  .  .        those that are not there have no keys: their programs end at once
+    prompts     a  b  .  .  .  –        those that are not there have no query; the last one is the padding
+
+Row i belongs to decode i. The kernel for decodes also writes the rows of decodes that are not there. They are tokens of
+prompts or padding, and the kernel for prompts, which comes second, writes them again.
+
+Padding reads and writes the null block. Its tokens fill as many slots of it as they read, so none of them is NaN.
+
+vLLM: none, its kernel for attention takes decodes and prompts as one batch (v1/attention/backends/triton_attn.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+import torch
+
+from folovllm.attention.metadata import AttentionMetadata
+
+SIZES = (16, 32, 64, 128, 192, 256, 384, 512)
+"""In tokens. A larger step keeps the GPU busy for about as long as the host needs to launch it."""
+MAX_PROMPTS = 16
+"""Sequences with several tokens, beside the padding. A program for one that is not there costs some time, too."""
+
+
+@dataclass(frozen=True)
+class PromptShape:
+    """What one graph has room for."""
+
+    num_tokens: int
+    num_decodes: int
+    num_prompts: int = MAX_PROMPTS + 1
+
+    @property
+    def num_seqs(self) -> int:
+        return self.num_decodes + self.num_prompts
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """Of the arrays in int32: seq_lens, query_start_loc and decode_order."""
+        return self.num_seqs, self.num_seqs + 1, self.num_decodes
+
+    @property
+    def num_words(self) -> int:
+        """Of pack(): three arrays of int64, and those of int32."""
+        return 3 * self.num_tokens + -(-sum(self.lengths) // 2)
+
+    def pack(self, arrays: Sequence[np.ndarray], ends: np.ndarray, block_size: int) -> np.ndarray:
+        """[num_words] int64 of a step with decodes in front.
+
+        arrays: token_ids, positions and slots of its tokens, seq_lens of its sequences, decode_order of its decodes.
+        ends: behind which token each sequence ends.
+        """
+        token_ids, positions, slots, seq_lens, order = arrays
+        packed, size = np.zeros(self.num_words, np.int64), self.num_tokens
+        count, decodes = len(token_ids), len(order)
+        by_token = packed[: 3 * size].reshape(3, size)
+        by_token[:, :count] = token_ids, positions, slots
+        by_token[2, count:] = np.arange(size - count) % block_size
+        lens, starts, decode_order = _split(packed[3 * size :].view(np.int32), self.lengths)
+        first, behind = self.num_decodes, self.num_decodes + len(seq_lens) - decodes
+        lens[:decodes], lens[first:behind], lens[-1] = seq_lens[:decodes], seq_lens[decodes:], size - count
+        starts[:first], starts[first], starts[first + 1 : behind + 1] = np.arange(first), decodes, ends[decodes:]
+        starts[behind + 1 : -1], starts[-1] = count, size
+        decode_order[:decodes], decode_order[decodes:] = order, np.arange(decodes, first)
+        return packed
+
+    def unpack(
+        self, packed: torch.Tensor, block_tables: torch.Tensor, max_seq_len: int
+    ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
+        """input_ids, positions and metadata, views of pack()'s array on the device. The lengths of sequences are not
+        known when a graph is recorded, so the longest allowed is given."""
+        input_ids, positions, slots = packed[: 3 * self.num_tokens].view(3, -1).unbind(0)
+        seq_lens, starts, order = (
+            packed[3 * self.num_tokens :].view(torch.int32)[: sum(self.lengths)].split(list(self.lengths))
+        )
+        return input_ids, positions, AttentionMetadata(
+            query_start_loc=starts, seq_lens=seq_lens, slot_mapping=slots, block_tables=block_tables,
+            max_query_len=self.num_tokens, max_seq_len=max_seq_len, num_decodes=self.num_decodes, decode_order=order,
+        )  # fmt: skip
+
+
+def prompt_shapes(max_tokens: int, max_num_seqs: int) -> list[PromptShape]:
+    """The graphs to record for steps of up to `max_tokens` tokens, the smallest first."""
+    largest = min(max_tokens, SIZES[-1])
+    sizes = [*takewhile(lambda size: size < largest, SIZES), largest]
+    return [PromptShape(size, min(size, max_num_seqs)) for size in sizes]
+
+
+def _split(array: np.ndarray, lengths: tuple[int, ...]) -> list[np.ndarray]:
+    """Views of so many numbers each; what is left at the end is dropped."""
+    return np.split(array, np.cumsum(lengths))[:-1]

@@ -1,0 +1,94 @@
+"""Our own Triton kernels: K and V are stored, and read through the block table, in place.
+
+    write      norm_rotary     which has them at hand (layers/kernels); by itself, as any backend
+    forward    paged_decode    the sequences in front that have one query
+               paged_prefill   the others; a step without one leaves its launch out
+
+Nothing is gathered, planned or copied to the host. So a decode step is the same few launches for any sequences, and a
+CUDA graph may replay them.
+
+vLLM: v1/attention/backends/triton_attn.py
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import torch
+
+from folovllm.attention.backend import AttentionBackend
+from folovllm.attention.backends.paged_torch import PagedTorchBackend
+from folovllm.attention.metadata import AttentionMetadata
+
+
+def kernels_unavailable_reason(device: torch.device) -> str | None:
+    """Why Triton kernels cannot run on `device`, or None if they can.
+
+    With TRITON_INTERPRET=1, set before anything imports a kernel, they run on a CPU too, in Triton's interpreter.
+    """
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != "cuda" and not interpreted:
+        return "needs a CUDA device"
+    if find_spec("triton") is None:
+        return "triton is not installed; torch's CUDA builds for Linux bring it"
+    if not interpreted and torch.cuda.get_device_capability(device) < (8, 0):
+        return "needs a GPU of compute capability 8.0 or above"
+    return None
+
+
+class TritonBackend(AttentionBackend):
+    """In Triton's interpreter it is thousands of times slower than torch: it is for tests there, and only by name."""
+
+    name = "triton"
+    supports_cuda_graphs = True
+    plain: type[AttentionBackend] | None = PagedTorchBackend
+
+    @classmethod
+    def unavailable_reason(cls, device: torch.device) -> str | None:
+        return kernels_unavailable_reason(device)
+
+    @classmethod
+    def only_by_name(cls, device: torch.device) -> bool:
+        return device.type != "cuda"
+
+    def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:
+        """One token in block 0, as prompts of each length that has tiles of its own, and as a decode in few splits and
+        in many. Nothing else makes another kernel: neither lengths, nor how many sequences there are, nor where the
+        prefills of a step begin."""
+        from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS, paged_decode
+        from folovllm.attention.kernels.paged_prefill import MOST_ROWS, paged_prefill
+
+        (q, step), (keys, values) = self.one_token(kv_cache, dtype), kv_cache.unbind(0)
+        tables, one = step.block_tables, step.seq_lens
+        for rows in (*MOST_ROWS, MOST_ROWS[-1] + 1):
+            longest = -(-rows // self.group_size) if rows > MOST_ROWS[-1] else max(1, rows // self.group_size)
+            paged_prefill(q, keys, values, tables, step.query_start_loc, one, longest, self.scale)
+        for splits in (1, FEW_SPLITS, MAX_SPLITS):
+            paged_decode(q, keys, values, tables, one, self.scale, order=tables[0], num_splits=splits)
+
+    def one_token(self, kv_cache: torch.Tensor, dtype: torch.dtype | None) -> tuple[torch.Tensor, AttentionMetadata]:
+        """A sequence of one token, whose keys and values are written to block 0; its query."""
+        num_heads, device = self.num_heads + 2 * self.num_kv_heads, kv_cache.device
+        fused = torch.zeros(1, num_heads, self.head_size, dtype=dtype or kv_cache.dtype, device=device)
+        q, k, v = fused.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)  # views, as a model's are
+        starts = torch.arange(2, dtype=torch.int32, device=device)
+        slots, tables = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros_like(starts[:1]).view(1, 1)
+        self.write(k, v, kv_cache, slots)
+        return q, AttentionMetadata(starts, starts[1:].clone(), slots, tables, max_query_len=1, max_seq_len=1)
+
+    def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        from folovllm.attention.kernels.paged_decode import paged_decode
+        from folovllm.attention.kernels.paged_prefill import paged_prefill
+
+        out, (keys, values) = torch.empty_like(q, memory_format=torch.contiguous_format), kv_cache.unbind(0)
+        first, tables, lens = metadata.leading_decodes, metadata.block_tables, metadata.seq_lens
+        if first:  # the sequences in front, with one query each
+            paged_decode(
+                q[:first], keys, values, tables[:first], lens[:first], self.scale, order=metadata.decode_order,
+                out=out[:first],
+            )  # fmt: skip
+        if first < len(lens):
+            starts, longest = metadata.query_start_loc[first:], metadata.max_query_len
+            paged_prefill(q, keys, values, tables[first:], starts, lens[first:], longest, self.scale, out=out)
+        return out

@@ -1,0 +1,45 @@
+"""The product of few rows compiles for an H200, without one, to what its prediction counts on.
+
+That it has room on every other GPU is in test_targets_compile.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.m4.compiling import Kernels, compiled_by, faults, needs_assembler
+
+pytest.importorskip("triton")
+pytestmark = [pytest.mark.exhaustive, needs_assembler]  # twenty kernels through a compiler
+
+SMS, LATENCY, BANDWIDTH = 132, 0.8e-6, 4.3e12
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    return compiled_by("tests.cuda.few_rows_aot", tmp_path_factory.mktemp("triton"))
+
+
+def test_everything_is_in_registers(compiled: Kernels) -> None:
+    assert faults(compiled, 90) == {}
+
+
+def test_weights_are_asked_for_before_the_kernel_in_front_is_over_and_nothing_is_read(compiled: Kernels) -> None:
+    for name, kernel in compiled.items():
+        assert kernel["early"] == [], name
+        assert kernel["asked_early"] * kernel["warps"] == kernel["weight_rows"], name  # a row each time
+
+
+def test_programs_of_two_kernels_have_room_on_a_multiprocessor(compiled: Kernels) -> None:
+    for name, kernel in compiled.items():
+        assert 2 * (kernel["shared"] + 1024) <= 228 << 10, name
+        assert 2 * kernel["registers"] * kernel["warps"] * 32 <= 65536, name
+
+
+def test_enough_is_under_way_and_eight_rows_take_few_instructions(compiled: Kernels) -> None:
+    """What memory delivers in its latency must be under way, where it was not asked for ahead: 96 programs at least."""
+    for name, kernel in compiled.items():
+        assert kernel["cp.async.cg.shared.global"] > 0, name
+        if name.endswith(" 8 rows"):
+            assert 64 * kernel["under_way"] >= LATENCY * BANDWIDTH * 0.9, name
+            assert kernel["size"] <= 1100, name
