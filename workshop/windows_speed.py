@@ -25,8 +25,8 @@ from folovllm.bench.workload import random_prompts
 WINDOW, SEQUENCES, STEPS, CONTEXTS, VOCAB = 256, 4, 24, (1024, 4096), 2048
 SHAPE = {
     "vocab_size": VOCAB, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "sliding_window": WINDOW, "max_position_embeddings": 8192,
-    "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 8192,
+    "sliding_window": WINDOW, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
 
 
