@@ -23,7 +23,6 @@ from folovllm.utils.upload import upload
 from folovllm.worker.async_output import AsyncModelRunnerOutput, LaterLogprobs, LogprobsCopy
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch, StepInputs
-from folovllm.worker.model_runner_output import Failures
 from folovllm.worker.proposer import DrawingProposer, Proposer
 from folovllm.worker.verify import verify
 
@@ -55,37 +54,58 @@ class Speculation:
         return drafts
 
     def verify(
-        self,
-        step: AsyncModelRunnerOutput,
-        seqs: list[Sequence],
-        drafts: dict[str, list[int]],
-        inputs: StepInputs,
-        logits: torch.Tensor,
-    ) -> None:
+        self, step: AsyncModelRunnerOutput, seqs: list[Sequence], drafts: dict[str, list[int]], inputs: StepInputs,
+        logits: torch.Tensor, drawn: torch.Tensor | None,
+    ) -> None:  # fmt: skip
         """Draw for `seqs`, each from the rows of `logits` that are its own, and put all that comes of it into `step`.
 
-        logits: [sum of inputs.num_drawn, vocab].
+        logits: [sum of inputs.num_drawn, vocab].  drawn: a token of each row, where none depends on those before it.
         """
+        if drawn is None:
+            drawn = self.sampling.greedy_tokens(seqs, logits)
+        if drawn is None:
+            gained = self._draw_in_turn(step, seqs, drafts, inputs, logits)
+        else:
+            gained = self._take_drawn(step, seqs, drafts, inputs, drawn)
+        self.batch.settle(inputs, seqs, gained)
+        for seq, token_ids in zip(seqs, gained, strict=True):
+            if seq.seq_id in drafts:
+                step.drafts[seq.seq_id] = VerifiedDraft(drafts[seq.seq_id], token_ids[1:])
+
+    def _take_drawn(
+        self, step: AsyncModelRunnerOutput, seqs: list[Sequence], drafts: dict[str, list[int]], inputs: StepInputs,
+        drawn: torch.Tensor,
+    ) -> list[list[int]]:  # fmt: skip
+        """The only wait for the device in such a step."""
+        tokens = drawn.tolist()
+        firsts = (inputs.num_drawn.cumsum() - inputs.num_drawn).tolist()
+        step.set_drawn(SamplerOutput(torch.tensor([tokens[first] for first in firsts])), [])
+
+        def draw(indices: list[int], position: int) -> list[int | None]:
+            found = [tokens[firsts[index] + position] for index in indices]
+            return [token_id if token_id >= 0 else None for token_id in found]
+
+        return verify([drafts.get(seq.seq_id, []) for seq in seqs], draw)
+
+    def _draw_in_turn(
+        self, step: AsyncModelRunnerOutput, seqs: list[Sequence], drafts: dict[str, list[int]], inputs: StepInputs,
+        logits: torch.Tensor,
+    ) -> list[list[int]]:  # fmt: skip
+        """One position after the other: what is drawn may depend on what was."""
         firsts = inputs.num_drawn.cumsum() - inputs.num_drawn
         positions = inputs.positions[: len(logits)] if inputs.logits_at is None else inputs.positions[inputs.logits_at]
-        greedy = self.sampling.greedy_tokens(seqs, logits)
-        rows = None if greedy is None else greedy.tolist()
         sampling_rows = self.sampling.rows_of(seqs)
 
         def draw(indices: list[int], position: int) -> list[int | None]:
             some, at = [seqs[index] for index in indices], firsts[indices] + position
-            failures: Failures = {}
-            if greedy is not None and rows is not None:
-                sampled, token_ids = SamplerOutput(greedy[at]), [rows[row] for row in at]
+            if len(at) == len(logits):
+                part, part_positions = logits, positions
             else:
-                if len(at) == len(logits):
-                    part, part_positions = logits, positions
-                else:
-                    (device_at,) = upload(logits.device, at)
-                    part, part_positions = logits[device_at], positions[device_at]
-                drafted = self._drafted(some, drafts, position, logits) if self.rejects else None
-                sampled, failures = self.sampling.draw(some, part, part_positions, drafted=drafted)
-                token_ids = sampled.token_ids.tolist()
+                (device_at,) = upload(logits.device, at)
+                part, part_positions = logits[device_at], positions[device_at]
+            drafted = self._drafted(some, drafts, position, logits) if self.rejects else None
+            sampled, failures = self.sampling.draw(some, part, part_positions, drafted=drafted)
+            token_ids = sampled.token_ids.tolist()
             reported = self.sampling.reported(some) if sampled.logprobs is not None else []
             if position == 0:
                 step.failures = failures
@@ -101,14 +121,10 @@ class Speculation:
             return tokens
 
         try:
-            gained = verify([drafts.get(seq.seq_id, []) for seq in seqs], draw)
+            return verify([drafts.get(seq.seq_id, []) for seq in seqs], draw)
         finally:
             for sampling_row in sampling_rows:
                 sampling_row.ahead.clear()
-        self.batch.settle(inputs, seqs, gained)
-        for seq, token_ids in zip(seqs, gained, strict=True):
-            if seq.seq_id in drafts:
-                step.drafts[seq.seq_id] = VerifiedDraft(drafts[seq.seq_id], token_ids[1:])
 
     def _drafted(
         self, seqs: list[Sequence], drafts: dict[str, list[int]], position: int, logits: torch.Tensor

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import AutoConfig
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.attention import splits
@@ -22,12 +23,13 @@ from folovllm.layers.kernels.few_rows import TILES, constants, few_rows
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.triton_ops import triton_ops
+from folovllm.models.weights import build_model
 from folovllm.quant_scheme import ONLINE
 from tests.fake_cuda import FakeCuda
-from tests.helpers import our_warnings, some
+from tests.helpers import make_hf_folder, our_warnings, some
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import PROMPTS, SETTINGS, make_engine, serve, serve_on_cpu
-from tests.m4.test_triton_ops import hidden_states, normal, tiny_model
+from tests.m4.test_triton_ops import DEVICE, hidden_states, normal, tiny_model
 from workshop.bench.ablate import FEATURES
 
 pytest.importorskip("triton")
@@ -107,6 +109,20 @@ def test_a_model_has_the_hidden_states_of_plain_torch(tmp_path, kind: str, over:
     assert models[0].model.ops.most_rows == TILES[-1]
     got, want = map(hidden_states, models)
     torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+def test_a_model_in_bfloat16_is_as_near_as_with_the_kernels_apart(tmp_path) -> None:
+    """Sums are rounded less often here; both are held against float32 with the same weights."""
+    folder = make_hf_folder(tmp_path, "qwen3")
+    config = AutoConfig.from_pretrained(folder)
+    together, apart, want = (
+        hidden_states(build_model(config, 64, dtype, DEVICE, folder, ops=ops)).float()
+        for dtype, ops in (
+            (torch.bfloat16, ours()), (torch.bfloat16, triton_ops()), (torch.float32, LayerOps()),
+        )
+    )  # fmt: skip
+    errors = [float((got - want).norm() / want.norm()) for got in (together, apart)]
+    assert errors[0] < min(0.05, 1.2 * errors[1])
 
 
 def test_a_layer_is_four_products_and_a_rotation(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A product of few rows, with what stands around it in a layer: norm, SwiGLU, residual. vLLM has each apart.
+"""A product of few rows, with what is around it in a layer: norm, SwiGLU, residual.
 
     norm ─ qkv        y = (x * w) @ W.T * scale        scale: of a row, 1 / sqrt(mean(x^2) + eps)
     o (+)             residual += x @ W.T
@@ -22,6 +22,8 @@ than its weights.
 Each number of x is multiplied by the norm's weight, rounded as a norm would round it, and the row's scale comes at the
 end: it is known when the whole row has passed. In float16 x * w could pass 65,504, so the model is bfloat16's (or
 float32's, in Triton's interpreter).
+
+vLLM: none; it has these apart
 """
 # mypy: allow-incomplete-defs
 
