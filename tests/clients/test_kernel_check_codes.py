@@ -28,7 +28,9 @@ def checked_cuda(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: p
     monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)  # to caplog
     caplog.set_level(logging.WARNING)
     # No weight has a part in these, and test_kernel_check.py has them; most of the interpreter's time would be theirs.
+    layers = kernel_check._layer_cases
     monkeypatch.setattr(kernel_check, "_attention_cases", lambda *_: {})
+    monkeypatch.setattr(kernel_check, "_layer_cases", lambda *args: {"linear": layers(*args)["linear"]})
     return fake_cuda
 
 
@@ -37,7 +39,7 @@ def engine(folder: Path, quantization: str) -> LLMEngine:
     settings: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": 8, "num_kv_blocks": 4, "max_num_batched_tokens": 8}
     return LLM(
         make_hf_folder(folder, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1),
-        skip_tokenizer_init=True, dtype="bfloat16" if quantization == "fp8" else "float32", device="cuda",
+        skip_tokenizer_init=True, dtype="float16" if quantization == "fp8" else "float32", device="cuda",
         quantization=quantization, **settings,
     ).engine  # fmt: skip
 
