@@ -269,8 +269,8 @@ def linear_codes(
     grid = (triton.cdiv(num_rows, plan.rows) * triton.cdiv(outs, plan.outs), plan.splits)
     _linear_codes_kernel[grid](
         x, packed.words, packed.scale, packed.scale if is_float else packed.offset,
-
-        sums if split or bias is None else bias, sums, num_rows, num_lines, triton.cdiv(num_lines, plan.splits), packed.in_features, outs, x.stride(0), *strides,
+        sums if split or bias is None else bias, sums, num_rows, num_lines, triton.cdiv(num_lines, plan.splits),
+        packed.in_features, outs, x.stride(0), *strides,
         BITS=packed.bits, GROUP=packed.group, PIECE=2 * words, E4M3=is_float,
         EVEN=packed.in_features == num_lines * words * 32 // packed.bits,
         HAS_BIAS=bias is not None and not split, BLOCK_M=plan.rows, BLOCK_N=plan.outs,
