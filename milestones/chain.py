@@ -58,6 +58,7 @@ AFTER = (
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",
     "folovllm/utils/named_files.py",
+    "folovllm/spec_decode/draft_graphs.py",
     "folovllm/worker/prompt_graph.py",
     "folovllm/worker/prompt_shape.py",
     "folovllm/sample/structured/**",

@@ -123,6 +123,10 @@ class BatchSampler:
         (of_rows,) = upload(self.device, np.arange(len(seqs)).repeat(counts))
         return GumbelParams(batch.params.packed.index_select(1, of_rows))
 
+    def draws_at_once(self, seqs: list[Sequence]) -> bool:
+        """Whether the kernel draws them all, from any rows of theirs, whatever came before."""
+        return self.uses_kernel and not self._kernel_batch_for(seqs).others
+
     def greedy_tokens(self, seqs: list[Sequence], logits: torch.Tensor) -> torch.Tensor | None:
         """What all of `seqs` draw from any logits of theirs, whatever came before: None where one of them may not draw
         the likeliest token as it is, or reports log-probabilities.

@@ -23,8 +23,11 @@ from folovllm.utils.upload import upload
 from folovllm.worker.async_output import AsyncModelRunnerOutput, LaterLogprobs, LogprobsCopy
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch, StepInputs
-from folovllm.worker.proposer import DrawingProposer, Proposer
+from folovllm.worker.proposer import DeviceProposer, DrawingProposer, Proposer
 from folovllm.worker.verify import verify
+
+UNKNOWN = -1
+"""In the place of a draft token."""
 
 
 class Speculation:
@@ -36,12 +39,22 @@ class Speculation:
         self.proposer, self.batch, self.sampling, self.rejects = proposer, batch, sampling, rejects
         self._probs: dict[str, torch.Tensor] = {}
         """By sequence id: what this step's draft tokens were drawn from, [draft tokens, vocab]."""
+        self._on_device: torch.Tensor | None = None
+        """This step's draft tokens, where the host does not know them before verify()."""
 
     def propose(self, scheduled: SchedulerOutput) -> dict[str, list[int]]:
-        """The draft tokens by sequence id, which the batch then has: no more than there is room for."""
+        """The draft tokens by sequence id, which the batch then has: no more than there is room for. Those that the
+        device alone knows are UNKNOWN until verify()."""
         seqs = [seq for seq in scheduled.scheduled_seqs if seq.seq_id in scheduled.num_lookahead_tokens]
         counts = [scheduled.num_lookahead_tokens[seq.seq_id] for seq in seqs]
         drafts: dict[str, list[int]] = {}
+        self._on_device, found = None, None
+        at_once = not self.rejects and self.sampling.draws_at_once(scheduled.rows)
+        if at_once and isinstance(self.proposer, DeviceProposer):
+            found = self.proposer.propose_on_device(seqs, counts)
+        if found is not None:
+            self._on_device = self.batch.device_drafts = found[0]
+            return {seq.seq_id: [UNKNOWN] * length for seq, length in zip(seqs, found[1], strict=True)}
         if self.rejects:
             assert isinstance(self.proposer, DrawingProposer)  # speculative_config has no other
             named, probs = self.proposer.propose_with_probabilities(seqs, counts)
@@ -77,7 +90,14 @@ class Speculation:
         drawn: torch.Tensor,
     ) -> list[list[int]]:  # fmt: skip
         """The only wait for the device in such a step."""
-        tokens = drawn.tolist()
+        device_drafts, num_drawn = self._on_device, len(drawn)
+        tokens = (drawn if device_drafts is None else torch.cat([drawn, device_drafts])).tolist()
+        if device_drafts is not None:
+            assert isinstance(self.proposer, DeviceProposer)  # it has named them
+            named = iter(tokens[num_drawn:])
+            for draft in drafts.values():
+                draft[:] = [next(named) for _ in draft]
+            self.proposer.drafted(seqs, [drafts.get(seq.seq_id, []) for seq in seqs])
         firsts = (inputs.num_drawn.cumsum() - inputs.num_drawn).tolist()
         step.set_drawn(SamplerOutput(torch.tensor([tokens[first] for first in firsts])), [])
 
