@@ -63,11 +63,14 @@ def compare(model_type: str) -> str:
     llm.generate(PROMPTS[:1], params, use_tqdm=False)  # leaves its blocks in the prefix cache
     outputs = llm.generate(PROMPTS, params, use_tqdm=False)
     same = sum(list(each.outputs[0].token_ids) == generate(model, each.prompt_token_ids) for each in outputs)
+    groups = llm.engine.config.kv_cache_groups
+    held = " + ".join(str(groups.most_in_group(group, LONGEST)) for group in range(len(groups.windows)))
     extras = sorted({name for layer in layers for name, value in vars(layer.extras).items() if value is not None})
     return (
         f"{len(layers)} layers, {layers[0].num_heads} heads on {layers[0].num_kv_heads} of {layers[0].head_size}"
         f"{', ' + ' and '.join(extras) if extras else ''}; {same} of {len(outputs)} answers are generate()'s, "
-        f"{sum(each.num_cached_tokens for each in outputs)} prompt tokens came from the cache"
+        f"{sum(each.num_cached_tokens for each in outputs)} prompt tokens came from the cache; {LONGEST} tokens take "
+        f"{held} blocks"
     )
 
 

@@ -162,10 +162,10 @@ def size_cache(
 
     cache = config.cache_config
     if (memory := cache.kv_cache_memory_bytes) is not None:
-        if (num_blocks := memory // (token_bytes * block_size)) < 1:
+        if (num_blocks := memory // (token_bytes * block_size)) < (fewest := len(groups.windows)):
             raise ValueError(
                 f"kv_cache_memory_bytes must hold a block, got {memory}: {block_size} tokens take "
-                f"{token_bytes * block_size} bytes; raise it, or lower block_size"
+                f"{token_bytes * block_size * fewest} bytes; raise it, or lower block_size"
             )
         cache = dataclasses.replace(cache, kv_cache_memory_bytes=None, num_kv_blocks=num_blocks)
     sharing = config.parallel_config.tensor_parallel_size

@@ -254,10 +254,10 @@ def check_beams_fit(prompt_len: int, params: SamplingParams, config: EngineConfi
     max_model_len = config.model_config.max_model_len
     groups, num_blocks = config.kv_cache_groups, config.cache_config.num_kv_blocks
     longest = min(prompt_len + (params.max_tokens or max_model_len), max_model_len)
-    shared = prompt_len // groups.block_size  # at worst the beams have only the prompt's full blocks in common
-    whole, needed = shared + width * (-(-longest // groups.block_size) - shared), 0
-    for group in range(len(groups.windows)):
-        needed += min(whole, width * groups.most_in_group(group, longest))
+    # At worst the beams have only the prompt's full blocks in common. Where there are windows, not even these: one that
+    # comes back may find that the others have given back what it would read of the prompt.
+    shared = 0 if groups.have_windows else prompt_len // groups.block_size
+    needed = shared + width * (groups.most_blocks(longest) - shared)
     if needed > num_blocks:
         raise ValueError(
             f"best_of must be small enough for its beams to fit into the KV cache, got {width}: {width} sequences "

@@ -11,7 +11,9 @@ def test_tokens_are_equal_and_a_refusal_has_its_reason(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["any_model.py", "gpt2", "gpt_oss", "bloom"])
     gpt2, gpt_oss, bloom = run_example("any_model.py").splitlines()
     assert gpt2.startswith("gpt2: 4 layers, 4 heads on 4 of 16; 3 of 3 answers are generate()'s, 80 prompt tokens")
+    assert gpt2.endswith("; 128 tokens take 16 blocks")
     assert gpt_oss.startswith("gpt_oss: 4 layers, 4 heads on 2 of 16, sinks and sliding_window; 3 of 3 answers are")
+    assert gpt_oss.endswith("; 128 tokens take 16 + 5 blocks")  # of 8: a window of 16, and chunks of 16
     assert bloom == (
         "bloom: refused. model_impl 'transformers' cannot compute model_type 'bloom': 0 of its 4 layers ask for "
         "attention: the others have some of their own, or none"

@@ -133,8 +133,8 @@ def test_what_fits_thanks_to_windows_is_let_in_and_what_never_fits_is_refused(ge
     ):
         llm.generate([[7] * 100], use_tqdm=False)
     beams = SamplingParams(use_beam_search=True, best_of=4, max_tokens=40)
-    # At worst 15 blocks in common and 4 times 10 of all keys, and 4 times 9 in each of five groups.
-    with pytest.raises(ValueError, match=r"^best_of must be small enough .* may need 235 blocks of 70"):
+    # 25 blocks of all keys for each, and 9 in each of five groups.
+    with pytest.raises(ValueError, match=r"^best_of must be small enough .* may need 280 blocks of 70"):
         llm.generate([[7] * 60], beams, use_tqdm=False)
     with pytest.raises(ValueError, match=r"^num_kv_blocks must be at least 6, one for each group of layers, got 5"):
         make(gemma[1], num_kv_blocks=5)

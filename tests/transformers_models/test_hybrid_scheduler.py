@@ -10,10 +10,14 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
 
 from folovllm.core import group_tables, kv_cache_manager
 from folovllm.kv_cache_groups import KVCacheGroups
-from tests.m3.desk_machine import play_random_load
+from tests.m3.desk_machine import SETTINGS, play_random_load
+from tests.m6.test_scheduler_caching_machine import DIGESTS, CachingSchedulerMachine
 from tests.transformers_models.hybrid_support import HybridDesk
 
 # Gemma: one group of full layers and several with a window; GPT-OSS; Mistral; and two windows without a full layer.
@@ -56,10 +60,37 @@ def test_every_group_reads_its_own_keys_under_random_loads():
     assert sum(desk.kv.num_hits for desk in desks) > 0
 
 
+class HybridSchedulerMachine(CachingSchedulerMachine):
+    """Aborts, stops, resets and interrupted steps as well."""
+
+    @initialize(
+        windows=st.sampled_from(WINDOWS),
+        block_size=st.sampled_from([1, 2, 4]),
+        budget=st.integers(1, 8) | st.integers(9, 40),
+        spare=st.sampled_from([0, 1, 4, 9, 100]),
+        num_swap_blocks=st.sampled_from([0, 4, 200]),
+        max_num_seqs=st.sampled_from([1, 3, 5, 12]),
+        partial=st.integers(1, 3),
+        mode=st.sampled_from(["auto", "recompute", "swap"]),
+        digest=st.sampled_from(["sha256", "two names"]),
+        seed=st.integers(0, 2**32),
+    )
+    def begin(self, windows, block_size, budget, spare, num_swap_blocks, digest, seed, **kwargs):
+        num_blocks = KVCacheGroups(windows, (), block_size, budget).most_blocks(12) + spare
+        # A block whose window has no full layer in front is known by its own tokens alone, whatever their name.
+        digest = digest if windows[0] is None else "sha256"
+        self.desk = HybridDesk(
+            num_blocks, block_size, num_swap_blocks, windows=windows, budget=budget, digest=DIGESTS[digest], seed=seed,
+            max_model_len=24, **kwargs,
+        )  # fmt: skip
+        self.max_model_len = self.desk.scheduler.max_model_len
+        self.rng = random.Random(seed)
+        self.prefixes = [[self.rng.choice([1, 2]) for _ in range(24)] for _ in range(2)]
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(24, 200))
-def test_every_group_reads_its_own_keys_under_more_loads(seed):
-    play(seed)
+class TestHybridScheduler(HybridSchedulerMachine.TestCase):
+    settings = settings(SETTINGS, max_examples=150)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
