@@ -78,6 +78,7 @@ class Gpu:
 
 GPUS = {"h200": Gpu("H200", 4.3e12), "h100": Gpu("H100", 3.0e12, DEVICES["h100"])}
 
+
 @dataclass(frozen=True)
 class Kernel:
     """Of a whole step, all layers together. `part`: the row of the table, None where it has none; `name`: as the
@@ -163,6 +164,7 @@ def kernels(
     ]  # fmt: skip
     summed = ("launches", "num_bytes", "flops", "seconds")
     return [replace(each, **{name: of.layers * getattr(each, name) for name in summed}) for each in in_layers] + once
+
 
 def kernel_seconds(gpu: Gpu, shape: str, contexts: Sequence[int]) -> dict[str, float]:
     """Seconds a step, all layers together, by the kernels' names."""

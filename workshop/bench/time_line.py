@@ -108,6 +108,7 @@ def workload_seconds(
     )
     return prefill + decodes / 1e6
 
+
 def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE, ranks: int = 1) -> list[Row]:
     """A row for each part, in the order in which they run; `us` is over all layers."""
     rows: dict[str, Row] = {}
