@@ -25,7 +25,7 @@ SMS = 132
 PROGRAMS_PER_SM = 3
 """As 72 KB of shared memory each allow."""
 PLACES = SMS * PROGRAMS_PER_SM
-"""Programs that run at once."""
+"""Programs that run at once there."""
 MAX_SPLITS = 64
 WAVES = 1.45
 """How often a batch at least fills the places, if its whole sequences fill more than a quarter of them. A last wave
@@ -34,18 +34,19 @@ POOR_WAVES = (2.0, 2.25)
 """Here two waves of programs of much the same length leave a few for a third. Above, there are enough to fill it."""
 
 
-def choose_splits(num_seqs: int, num_kv_heads: int, max_len: int, block_n: int) -> int:
+def choose_splits(num_seqs: int, num_kv_heads: int, max_len: int, block_n: int, places: int = PLACES) -> int:
     """Programs per sequence and KV head; never more than there are tiles, nor than MAX_SPLITS.
 
     max_len: the tokens that the block tables have room for. The sequences' own lengths change from step to step, and a
         CUDA graph must not depend on them.
+    places: of the GPU.
     """
     whole = num_seqs * num_kv_heads
-    if 4 * whole <= PLACES:
-        wanted = PLACES // whole
+    if 4 * whole <= places:
+        wanted = places // whole
     else:
-        wanted = math.ceil(WAVES * PLACES / whole)
-        wanted += POOR_WAVES[0] < wanted * whole / PLACES < POOR_WAVES[1]
+        wanted = math.ceil(WAVES * places / whole)
+        wanted += POOR_WAVES[0] < wanted * whole / places < POOR_WAVES[1]
     return max(1, min(wanted, -(-max_len // block_n), MAX_SPLITS))
 
 

@@ -6,7 +6,8 @@
     CUDA     backends/triton.py       Triton between the products     a kernel               yes
 
 (*) where our own kernels cannot be compiled. `enforce_eager` leaves out one call for all layers, and CUDA graphs.
-The KV cache in 8 bits (kv_cache_dtype.py) and batch invariance (batch_invariance.py) change some of it.
+The KV cache in 8 bits (kv_cache_dtype.py) and batch invariance (batch_invariance.py) change some of it, and on a Hopper
+GPU layers of few rows have products of our own (layers/few_rows.py).
 
 vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_forward)
 """

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from folovllm import LLMEngine, SamplingParams
-from folovllm.attention import splits
 from folovllm.engine import kernel_check
 from folovllm.layers.kernels import add_rms_norm, experts, matmul, norm_rotary, silu_mul
 from folovllm.layers.ops import LayerOps
@@ -36,7 +35,7 @@ def checked_cuda(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: p
     monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)  # to caplog
     caplog.set_level(logging.WARNING)
     # A GPU with room for four programs, which the interpreter runs one by one: eight of them are many.
-    monkeypatch.setattr(splits, "PLACES", 4)
+    monkeypatch.setattr(paged_decode, "places_of", lambda device: 4)
     monkeypatch.setattr(kernel_check, "MANY", 8)
     return fake_cuda
 

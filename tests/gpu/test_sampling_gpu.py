@@ -19,7 +19,9 @@ FILTERS = {
     "top_k": {"top_k": 50},
     "top_k of thousands": {"top_k": 5000},
     "top_p": {"top_p": 0.9},
+    "top_p of dozens": {"temperature": 0.6, "top_p": 0.9},
     "min_p": {"min_p": 0.02},
+    "Qwen3's own": {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
     "all": {"temperature": 0.8, "top_k": 200, "top_p": 0.95, "min_p": 0.01},
 }
 
@@ -79,6 +81,28 @@ def test_drawn_tokens_are_of_those_that_stay_and_the_same_again(name: str) -> No
     assert kept_tokens(logits, filters).gather(1, tokens[:, None]).all()
     assert torch.equal(tokens, sample(logits, filters, seeds, positions))
     assert (tokens != sample(logits, filters, seeds, positions + BATCH)).any()
+
+
+@pytest.mark.parametrize("batch", [1, BATCH])
+def test_each_replay_of_a_graph_keeps_and_draws_the_same(batch: int) -> None:
+    """Programs count each other in memory that the replay before has written."""
+    from folovllm.sample.kernels.sampler import sample
+
+    logits, filters = normal(batch, torch.bfloat16), filters_of(FILTERS["Qwen3's own"], batch)
+    positions = torch.arange(batch, device="cuda")
+    kept = torch.empty(batch, VOCAB, dtype=torch.int8, device="cuda")
+    want, out = sample(logits, filters, positions, positions), torch.empty_like(positions)
+    graph = torch.cuda.CUDAGraph()
+    sample(logits, filters, positions, positions, out=out, kept=kept)
+    kept_first = kept.clone()
+    with torch.cuda.graph(graph):
+        sample(logits, filters, positions, positions, out=out, kept=kept)
+    for _ in range(50):
+        out.fill_(-7)
+        kept.fill_(7)
+        graph.replay()
+        assert torch.equal(out, want)
+        assert torch.equal(kept, kept_first)
 
 
 def test_a_batch_of_mixed_settings_is_sampled_by_the_kernel_without_a_host_sync() -> None:

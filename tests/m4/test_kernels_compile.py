@@ -11,7 +11,7 @@ import pytest
 from tests.m4.compiling import Kernels, compiled_by, needs_assembler
 
 pytest.importorskip("triton")
-pytestmark = [pytest.mark.exhaustive, needs_assembler]  # six kernels through a compiler: ten seconds
+pytestmark = [pytest.mark.exhaustive, needs_assembler]  # eight kernels through a compiler: ten seconds
 
 REGISTERS = 65536  # of a multiprocessor
 
@@ -28,7 +28,7 @@ def test_everything_stands_in_registers(compiled: Kernels) -> None:
 
 
 def test_nothing_is_read_or_written_before_the_kernel_in_front_is_over(compiled: Kernels) -> None:
-    assert len(compiled) == 6
+    assert len(compiled) == 8
     for name, kernel in compiled.items():
         assert kernel["early"] == [], name
 
@@ -47,6 +47,13 @@ def test_a_draw_takes_ten_instructions_a_logit_and_no_barrier(compiled: Kernels)
 def test_two_rows_are_drawn_on_a_multiprocessor_at_a_time(compiled: Kernels) -> None:
     draw = compiled["draw"]
     assert 2 * draw["registers"] * draw["warps"] * 32 <= REGISTERS
+
+
+def test_a_warp_finds_the_likeliest_of_its_lanes_as_a_draw_does(compiled: Kernels) -> None:
+    (loop,) = (loop for loop in compiled["lanes"]["loops"] if loop["MUFU.EX2"] == 72)
+    assert loop["BAR"] == 0
+    assert loop["LDG"] == loop["LDG.E.128"] == 8
+    assert loop["size"] <= 9 * 64
 
 
 def test_layers_read_and_write_16_bytes_a_thread(compiled: Kernels) -> None:

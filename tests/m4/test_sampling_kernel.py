@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from folovllm.sample.kernels import sampler as kernel
-from folovllm.sample.kernels import threshold
+from folovllm.sample.kernels import cut, threshold
+from tests.cuda.sorting import sort_at_once
 from tests.m1.sampling_reference import distribution
 from tests.m4.sampling_kernel_support import CUDA, FILTERS, kept, normal
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("triton")
+__all__ = ["sort_at_once"]
 
 
 def kept_by_definition(logits: torch.Tensor, **filters) -> list[int]:
@@ -31,7 +32,8 @@ def test_every_filter_keeps_what_the_definition_keeps(dtype: torch.dtype) -> Non
 
 
 def test_a_row_of_several_tiles_keeps_what_the_definition_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "BLOCK", 128)
+    monkeypatch.setattr(cut, "BLOCK", 128)
+    monkeypatch.setattr(cut, "MOST", 2)
     settings = [FILTERS["top_k"], FILTERS["top_p"], FILTERS["all"], {"top_k": 1000, "top_p": 0.97}]
     logits = normal(4, 600).bfloat16()
     want = [kept_by_definition(row, **filters) for row, filters in zip(logits, settings, strict=True)]
@@ -55,10 +57,11 @@ def test_a_whole_vocabulary_is_cut_exactly_in_a_few_passes(
     dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both thresholds, in as many passes as the docstrings say. One tile, or the interpreter would take a minute."""
-    monkeypatch.setattr(kernel, "BLOCK", 2**18)
+    monkeypatch.setattr(cut, "BLOCK", 2**18)
+    monkeypatch.setattr(cut, "MOST", 2)
     counted = CountedFunction(threshold.count_and_mass)
     monkeypatch.setattr(threshold, "count_and_mass", counted)
-    monkeypatch.setattr(kernel, "count_and_mass", counted)
+    monkeypatch.setattr(cut, "count_and_mass", counted)
     logits = normal(1, 151_936, scale=3.0).to(dtype)
     (got,) = kept(logits, {"temperature": 0.8, "top_k": 5000, "top_p": 0.95, "min_p": 1e-4})
     values, order = (logits[0].double() / 0.8).sort(descending=True, stable=True)

@@ -63,7 +63,7 @@ NAMES = {
     "rotation": "norm_rotary",
     "SwiGLU": "silu_mul",
     "draw": "_sample|_draw|_race",
-    PRODUCT_KERNELS: "gemm|gemv|nvjet|cutlass|xmma|splitk|matmul|aten::(mm|addmm|linear)|_linear_kernel",
+    PRODUCT_KERNELS: "gemm|gemv|nvjet|cutlass|xmma|splitk|matmul|aten::(mm|addmm|linear)|_linear_kernel|_few_rows",
 }
 
 

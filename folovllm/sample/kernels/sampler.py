@@ -1,10 +1,7 @@
 """Sampling a row in one program: temperature, top-k, top-p, min-p, and a draw by two races; or the argmax.
 
-    where filters are on   1 pass         largest and smallest logit
-                           passes         top-k's threshold, counting                        where top-k is on
-                           1 pass         mass of what top-k left (of everything without it) ┐
-                           passes         top-p's threshold, summing                         ┘ where top-p is on
-    always                 last pass      the sum of each stripe's weights; can the row be drawn from?
+    where filters are on   two launches   what is kept (cut.py), by several programs a row
+    always                 one pass       the sum of each stripe's weights; can the row be drawn from?
                            two races      among the stripes, then inside of the winning one
 
 The race in logarithms: of tokens that finish at Exp(1) / exp(x / T) the first is the one with the largest
@@ -38,15 +35,8 @@ from torch import Tensor
 
 from folovllm.sample.draw import NOT_FINITE
 from folovllm.sample.filters import Filters
-from folovllm.sample.kernels.threshold import (
-    column_of_tie,
-    count_and_mass,
-    extremes,
-    find_threshold,
-    key_of,
-    load_row,
-    value_of,
-)
+from folovllm.sample.kernels.cut import find_cuts, is_dropped, load_settings, load_tile, sum_stripes
+from folovllm.sample.kernels.threshold import load_row
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 
 NUM_WARPS = 8
@@ -54,7 +44,7 @@ NUM_WARPS = 8
 # every row.
 LANES = 2048
 DEEP = 8  # tokens of a stripe that are read at once
-BLOCK = 1024  # columns that the search for a threshold reads at once: counts and masses are then 32 registers a thread
+BLOCK = 1024  # columns of which is told at once whether they are kept
 # Bits of the float32 that a narrower dtype leaves empty.
 _SHIFTS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
 
@@ -82,43 +72,6 @@ def noise(seed, offset, number, race):
     return exponential(word)
 
 
-@triton.jit
-def _is_dropped(x, column, cut, last):
-    """Kept is what is above `cut`, and of what equals it the columns up to `last`. NaN is kept: it must be seen."""
-    above = value_of(key_of(cut, 0) + 1, 0)  # the next number
-    return x < tl.where(column > last, above, cut)
-
-
-@triton.jit
-def _load_tile(row_ptr, column, vocab_size):
-    """The logits of columns in any shape; -inf for a column that does not exist."""
-    return tl.load(row_ptr + column, mask=column < vocab_size, other=float("-inf"))
-
-
-@triton.jit
-def _sum_stripes(row_ptr, vocab_size, beta, cut, last, FILTERED: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr):
-    """For each lane [LANES]: the largest logit of its stripe, the sum of exp2((x - largest) * beta), and where the tile
-    begins in which the largest was first found. NaN and +inf make the sum NaN."""
-    places = tl.arange(0, DEEP)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-    largest = tl.full([LANES], -1e30, tl.float32)  # finite, as -inf is subtracted from it, and far below a logit
-    total = tl.zeros([LANES], tl.float32)
-    tile = tl.zeros([LANES], tl.int32)
-    ahead = _load_tile(row_ptr, places, vocab_size)
-    start = 0
-    while start < vocab_size:
-        x = ahead.to(tl.float32)
-        ahead = _load_tile(row_ptr, start + DEEP * LANES + places, vocab_size)  # comes while this one is computed
-        if FILTERED:
-            x = tl.where(_is_dropped(x, start + places, cut, last), float("-inf"), x)
-        new = tl.maximum(largest, tl.max(x, axis=0))
-        weights = tl.exp2((x - new[None, :]) * beta)
-        total = total * tl.exp2((largest - new) * beta) + tl.sum(weights, axis=0)
-        tile = tl.where(new > largest, start, tile)
-        largest = new
-        start += DEEP * LANES
-    return largest, total, tile
-
-
 # A row's settings and place lie anywhere in what a step uploads. Two variants for them would be compiled while serving.
 @triton.jit(
     do_not_specialize_on_alignment=[
@@ -128,33 +81,29 @@ def _sum_stripes(row_ptr, vocab_size, beta, cut, last, FILTERED: tl.constexpr, L
 def _sample_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, seed_stride, offset_ptr,
     token_ptr,
+    cut_ptr, last_ptr,  # of rows that are filtered
     kept_ptr,  # [b, vocab] where REPORT, else not looked at
     vocab_size,
-    NOT_FINITE: tl.constexpr, REPORT: tl.constexpr, SHIFT: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr,
+    NOT_FINITE: tl.constexpr, REPORT: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr,
     TILES: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait_for_kernel_before(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * row_stride
-    temperature = tl.load(temperature_ptr + row)
-    is_greedy = temperature == 0.0
-    beta = (1.4426950408889634 / tl.where(is_greedy, 1.0, temperature)).to(tl.float32)  # exp(x / T) = exp2(x * beta)
-    top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
-    min_p = tl.load(min_p_ptr + row).to(tl.float32)
-    is_filtered = ((top_k < vocab_size) | (top_p < 1.0) | (min_p > 0.0)) & (temperature > 0.0)
-
+    is_greedy = tl.load(temperature_ptr + row) == 0.0
+    is_filtered, beta, _, _, _ = load_settings(row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
     cut = tl.full([], float("-inf"), tl.float32)
     last = vocab_size
     if is_filtered:
-        cut, last = _find_cut(row_ptr, vocab_size, top_k, top_p, min_p, beta, SHIFT, BLOCK)
-        largest, total, tile = _sum_stripes(row_ptr, vocab_size, beta, cut, last, True, LANES, DEEP)
+        cut, last = tl.load(cut_ptr + row), tl.load(last_ptr + row)
+        largest, total, tile = sum_stripes(row_ptr, vocab_size, beta, cut, last, True, LANES, DEEP)
     else:
-        largest, total, tile = _sum_stripes(row_ptr, vocab_size, beta, cut, last, False, LANES, DEEP)
+        largest, total, tile = sum_stripes(row_ptr, vocab_size, beta, cut, last, False, LANES, DEEP)
     if REPORT:
         start = 0
         while start < vocab_size:
             column, x, exists = load_row(row_ptr, start, vocab_size, BLOCK)
-            kept = 1 - _is_dropped(x, column, cut, last).to(tl.int8)
+            kept = 1 - is_dropped(x, column, cut, last).to(tl.int8)
             tl.store(kept_ptr + row * vocab_size + column, kept, mask=exists)
             start += BLOCK
 
@@ -164,75 +113,19 @@ def _sample_kernel(
         # Equal logits may be the largest of many stripes: the first of them is in the first tile that has one.
         start = tl.min(tl.where(largest == top, tile, vocab_size), axis=0)
         column = start + tl.arange(0, DEEP)[:, None] * LANES + lanes[None, :]
-        is_top = _load_tile(row_ptr, column, vocab_size).to(tl.float32) == top
+        is_top = load_tile(row_ptr, column, vocab_size).to(tl.float32) == top
         token = tl.min(tl.min(tl.where(is_top, column, vocab_size), axis=0), axis=0)
     else:
         seed, offset = tl.load(seed_ptr + row * seed_stride), tl.load(offset_ptr + row).to(tl.int64)
         score = (largest - top) * beta + tl.log2(tl.maximum(total, 1e-30)) - tl.log2(noise(seed, offset, lanes, 0))
         winner = tl.min(tl.where(score == tl.max(score, axis=0), lanes, LANES - 1), axis=0)
         stripe = winner + tl.arange(0, TILES) * LANES
-        x = _load_tile(row_ptr, stripe, vocab_size).to(tl.float32)
-        x = tl.where(_is_dropped(x, stripe, cut, last), float("-inf"), x)
+        x = load_tile(row_ptr, stripe, vocab_size).to(tl.float32)
+        x = tl.where(is_dropped(x, stripe, cut, last), float("-inf"), x)
         place = (x - top) * beta - tl.log2(noise(seed, offset, stripe, 1))
         token = tl.min(tl.where(place == tl.max(place, axis=0), stripe, vocab_size), axis=0)
     can_draw = tl.sum(total, axis=0) > 0.0  # not where it is NaN
     tl.store(token_ptr + row, tl.where(can_draw, tl.minimum(token, vocab_size - 1), NOT_FINITE).to(tl.int64))
-
-
-@triton.jit
-def _find_cut(row_ptr, vocab_size, top_k, top_p, min_p, beta, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
-    """(cut, last), as _is_dropped() takes them."""
-    top, floor, possible = extremes(row_ptr, vocab_size, BLOCK)
-    key, ties = _thresholds(row_ptr, vocab_size, top, floor, possible, top_k, top_p, beta, SHIFT, BLOCK)
-    cut, last = value_of(key, SHIFT), vocab_size
-    if min_p > 0.0:
-        bound = top + tl.log2(min_p) / beta
-        ties = tl.where(bound > cut, vocab_size, ties)
-        cut = tl.maximum(cut, bound)
-    if ties < vocab_size:
-        last = column_of_tie(row_ptr, vocab_size, cut, ties, BLOCK)
-    return cut, last
-
-
-@triton.jit
-def _thresholds(row_ptr, vocab_size, top, floor, possible, top_k, top_p, beta,
-                SHIFT: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """(lo, ties): top-k's and top-p's threshold as a key, and how many of the tokens that have it are kept."""
-    top_k = tl.minimum(top_k, possible).to(tl.int32)
-    lo = key_of(floor, SHIFT).to(tl.int64)
-    hi = key_of(top, SHIFT).to(tl.int64) + 1
-    ties = vocab_size.to(tl.int64)
-    if top_k < possible:
-        lo, exact, above, _ = find_threshold(
-            row_ptr, vocab_size, top, beta, lo, hi, possible, top_k, False, SHIFT, BLOCK
-        )
-        ties = tl.where(exact, (top_k - above).to(tl.int64), ties)
-    if top_p < 1.0:
-        # Top-p's line is a share of the mass that top-k left: all tokens above its threshold and `ties` of those at it.
-        pivots = lo + (tl.arange(0, 4) > 0)  # lo, and the rest lo + 1
-        counts, masses = count_and_mass(row_ptr, vocab_size, top, beta, pivots.to(tl.int32), SHIFT, BLOCK)
-        above, mass_above = tl.min(counts, axis=0), tl.min(masses, axis=0)
-        equal = tl.max(counts, axis=0) - above
-        tied = tl.minimum(ties, equal.to(tl.int64))
-        line = top_p * (mass_above + tied * _weight(lo, top, beta, SHIFT))
-        at_least = (above + tied).to(tl.int32)
-        crossing, exact, _, mass_above = find_threshold(
-            row_ptr, vocab_size, top, beta, lo, hi, at_least, line, True, SHIFT, BLOCK
-        )
-        # A token is in while the mass before it has not reached the line.
-        weight = _weight(crossing, top, beta, SHIFT)
-        needed = ((line - mass_above) / weight).to(tl.int64)
-        needed += (mass_above + needed * weight < line).to(tl.int64)
-        needed = tl.where(exact, tl.maximum(needed, 1), vocab_size.to(tl.int64))
-        ties = tl.where(crossing == lo, tl.minimum(ties, needed), needed)
-        lo = crossing
-    return lo, ties
-
-
-@triton.jit
-def _weight(key, top, beta, SHIFT: tl.constexpr):
-    """The weight of the tokens with this key, in float64, but not 0: it divides."""
-    return tl.maximum(tl.exp2((value_of(key, SHIFT) - top) * beta), 1e-38).to(tl.float64)
 
 
 def sample(
@@ -260,10 +153,11 @@ def sample(
     tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device) if out is None else out
     lanes = min(LANES, triton.next_power_of_2(vocab_size))
     if num_rows:
+        cut, last = find_cuts(logits, filters, _SHIFTS[logits.dtype])
         _sample_kernel[(num_rows,)](
             logits, logits.stride(0), filters.temperature, filters.top_k, filters.top_p, filters.min_p,
-            seeds, seeds.stride(0), offsets, tokens, tokens if kept is None else kept, vocab_size,
-            NOT_FINITE=NOT_FINITE, REPORT=kept is not None, SHIFT=_SHIFTS[logits.dtype], LANES=lanes, DEEP=DEEP,
+            seeds, seeds.stride(0), offsets, tokens, cut, last, tokens if kept is None else kept, vocab_size,
+            NOT_FINITE=NOT_FINITE, REPORT=kept is not None, LANES=lanes, DEEP=DEEP,
             TILES=triton.next_power_of_2(triton.cdiv(vocab_size, lanes)),
             BLOCK=min(BLOCK, max(128, triton.next_power_of_2(vocab_size))),
             **dependent_launch(logits.device), num_warps=NUM_WARPS,

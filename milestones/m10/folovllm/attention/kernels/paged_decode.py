@@ -32,6 +32,8 @@ vLLM: v1/attention/ops/triton_decode_attention.py
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -47,13 +49,11 @@ from folovllm.attention.kernels.tile import (
     rows_mask,
     tile_tokens,
     wants_small_tiles,
-)
-from folovllm.attention.splits import MAX_SPLITS, choose_splits
+)  # fmt: skip
+from folovllm.attention.splits import MAX_SPLITS, PLACES, PROGRAMS_PER_SM, choose_splits
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 
-FEW_SPLITS = 8
-"""_merge reads all splits of a head at once. Most batches have few, and one kernel for up to 64 would read nothing most
-of the time."""
+FEW_SPLITS = 8  # _merge reads all splits of a head at once, and one for up to 64 would read nothing most of the time
 
 
 @triton.jit
@@ -144,18 +144,18 @@ def decode_warps(group_pad: int, head_pad: int, element_size: int, from_8_bits: 
     return 8 if element_size > 2 and (group_pad > 16 or (from_8_bits and head_pad > 128)) else 4
 
 
+@cache
+def places_of(device: torch.device) -> int:
+    """Programs that run at once: an L4 has 58 multiprocessors."""
+    on_gpu = device.type == "cuda"
+    return torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM if on_gpu else PLACES
+
+
 def paged_decode(
-    q: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    scale: float,
-    *,
-    order: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
+    q: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, block_tables: torch.Tensor,
+    seq_lens: torch.Tensor, scale: float, *, order: torch.Tensor | None = None, out: torch.Tensor | None = None,
     num_splits: int | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Attention of q [num_seqs, num_heads, head_size], one query per sequence, which sees all of its keys.
 
     q and out may be strided views, contiguous inside a head; their dtype may differ from the cache's.
@@ -163,8 +163,7 @@ def paged_decode(
         float16, bfloat16, or 8 bits that tile.py reads and multiplies in q's dtype. Any block_size. head_size up to
         256, padded to a power of two.
     block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32, each 1 at least.
-    order: [num_seqs] int32, each sequence once: in this order they start, the longest first if it is to be fast. As
-        they are in q if None.
+    order: [num_seqs] int32, each sequence once: in it they start, fast with the longest first. None: as in q.
     out: where to write; made if None.  num_splits: at most MAX_SPLITS; chosen from the shapes if None.
 
     Raises:
@@ -178,8 +177,8 @@ def paged_decode(
         return out
     itemsize = product_size(q, key_cache)
     block_n = tile_tokens(head_pad, itemsize, wants_small_tiles(q.device))
-    splits = num_splits or choose_splits(num_seqs, num_kv_heads, block_tables.shape[1] * block_size, block_n)
-    group = num_heads // num_kv_heads
+    group, max_len = num_heads // num_kv_heads, block_tables.shape[1] * block_size
+    splits = num_splits or choose_splits(num_seqs, num_kv_heads, max_len, block_n, places_of(q.device))
     group_pad = max(16, triton.next_power_of_2(group))
     partial, lse = out, out  # not touched by a single split
     if splits > 1:
