@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> Report:
         "experts: read in a layer by a step, counted; expected: at random; experts_mb: those of all layers.",
         "eager_step_ms: ours, layer by layer and expert by expert; ratio: transformers' step over ours.",
     ]
+    notes += [f"{name}: {peer.version}." for name, peer in peers.items()]
     times = [*TIMES, *(f"{name}_step_ms" for name in peers)]
     lines = [_line(batch, rounds, times) for batch, rounds in found.items()]
     columns = [*COLUMNS, *times, "ratio"]
