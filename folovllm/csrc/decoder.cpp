@@ -151,7 +151,7 @@ struct Decoder {
             for (int64_t part = row * parts; part < row * parts + e.top_k; part++) order[ends[chosen[part]]++] = part;
 
         for (int64_t i = 0, first = 0; i < e.count; first = ends[i++]) {
-            const int64_t count = ends[i] - first, *its = &order[first];
+            const int64_t count = ends[i] - first, *its = order.data() + first;
             if (count == 0) continue;
             for (int64_t r = 0; r < count; r++) memcpy(mine + r * hidden, x + its[r] / parts * hidden, bytes);
             mlp(mine, e.products[2 * i], e.products[2 * i + 1], e.size, space, mine, count);

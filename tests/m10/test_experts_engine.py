@@ -3,6 +3,7 @@ Face's, one by one, in float32. Faults that are planted change them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from folovllm import LLM, SamplingParams
 from folovllm.layers import moe
 from folovllm.layers.moe import Groups, Routing
 from folovllm.models import one_call
+from folovllm.models.decoder import DecoderForCausalLM
 from tests.fake_cuda import FakeCuda
 from tests.helpers import some
 from tests.m3.oracle import Oracle
@@ -160,6 +162,17 @@ def fault_router_in_bfloat16(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(moe, "route", lambda logits, *args, **kwargs: right(logits.bfloat16(), *args, **kwargs))
 
 
+def fault_swapped_slots(patch: pytest.MonkeyPatch) -> None:
+    """The weights of two experts are loaded into each other's place."""
+    right, other = DecoderForCausalLM.checkpoint_slots, {"0": "1", "1": "0"}
+
+    def swapped(model: Any) -> Any:
+        for name, slot in right(model):
+            yield re.sub(r"(?<=\.experts\.)[01](?=\.)", lambda found: other[found[0]], name), slot
+
+    patch.setattr(DecoderForCausalLM, "checkpoint_slots", swapped)
+
+
 def fault_in_the_table(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], None]) -> None:
     right = one_call._experts
 
@@ -186,7 +199,7 @@ def fault_one_expert_fewer_in_one_call(patch: pytest.MonkeyPatch) -> None:
 
 FAULTS = [
     (fault_no_weights, True), (fault_swapped_experts, True), (fault_other_order, True),
-    (fault_router_in_bfloat16, True), (fault_no_weights_in_one_call, False),
+    (fault_router_in_bfloat16, True), (fault_swapped_slots, False), (fault_no_weights_in_one_call, False),
     (fault_swapped_experts_in_one_call, False), (fault_one_expert_fewer_in_one_call, False),
 ]  # fmt: skip
 

@@ -15,15 +15,17 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.utils import logging
 
+from folovllm.bench.contestant import PEERS, PeerSetup, add_peers, check_peers
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
 from folovllm.bench.report import Line, Report, medians
-from folovllm.bench.workload import progress_bar, random_prompts
+from folovllm.bench.workload import BenchModel, progress_bar, random_prompts
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.llm import LLM
 from folovllm.layers.moe import Experts
@@ -31,7 +33,7 @@ from workshop.bench.decode import DecodingBatch
 from workshop.bench.timer import counted
 
 TIMES = ["step_ms", "eager_step_ms", "hf_step_ms"]
-COLUMNS = ["batch", "experts", "expected", "experts_mb", *TIMES, "ratio"]
+COLUMNS = ["batch", "experts", "expected", "experts_mb"]
 CONFIG = Qwen3MoeConfig(
     vocab_size=4096, hidden_size=512, intermediate_size=1024, moe_intermediate_size=256, num_hidden_layers=8,
     num_attention_heads=8, num_key_value_heads=4, num_experts=32, num_experts_per_tok=4,
@@ -44,6 +46,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_batch_sizes(command, 1, 2, 4, 8, 16, 32, 64)
     add_number(command, "--context", default=32, help="prompt tokens of each")
     add_number(command, "--steps", default=6, help="measured steps of a round")
+    add_peers(command)
     add_common(command)
 
 
@@ -53,36 +56,45 @@ def run(args: argparse.Namespace) -> Report:
     logging.disable_progress_bar()
     torch.manual_seed(args.seed)
     theirs = Qwen3MoeForCausalLM(CONFIG).eval()
-    with tempfile.TemporaryDirectory() as folder, progress_bar(args.rounds * len(args.batch_sizes)) as tick:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        tick = stack.enter_context(progress_bar(args.rounds * len(args.batch_sizes)))
         theirs.save_pretrained(folder)
         options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "skip_tokenizer_init": True}
         ours, eager = (
             LLM(folder, max_model_len=128, enforce_eager=one_by_one, **options).engine for one_by_one in (False, True)
         )
+        model, most = BenchModel("experts", folder, "auto"), max(args.batch_sizes)
+        setup = PeerSetup(model, "float32", "cpu", 128, most, vars(args), stack)
+        peers = {name: peer for name in check_peers(args.peers) for peer in PEERS[name](setup)}
         found: dict[int, list[tuple[float, ...]]] = {batch: [] for batch in args.batch_sizes}
         for number in range(args.rounds):
             for batch in args.batch_sizes:
                 tick(f"round {number + 1}, batch {batch}")
                 steps = (_ours(engine, batch, args) for engine in (ours, eager))
-                found[batch].append((_count(eager, batch, args), *steps, _theirs(theirs, batch, args)))
+                of_peers = (_of_process(peer, batch, args) for peer in peers.values())
+                found[batch].append((_count(eager, batch, args), *steps, _theirs(theirs, batch, args), *of_peers))
     notes = [
         f"{medians(args.rounds, 'round')} of {counted(args.steps, 'step')}; CPU time of one thread, float32.",
         "experts: read in a layer by a step, counted; expected: at random; experts_mb: those of all layers.",
         "eager_step_ms: ours, layer by layer and expert by expert; ratio: transformers' step over ours.",
     ]
-    lines = [_line(batch, rounds) for batch, rounds in found.items()]
-    return Report.of(args, "Decode steps of a model with experts, random weights", COLUMNS, lines, notes)
+    notes += [f"{name}: {peer.version}." for name, peer in peers.items()]
+    times = [*TIMES, *(f"{name}_step_ms" for name in peers)]
+    lines = [_line(batch, rounds, times) for batch, rounds in found.items()]
+    columns = [*COLUMNS, *times, "ratio"]
+    return Report.of(args, "Decode steps of a model with experts, random weights", columns, lines, notes)
 
 
-def _line(batch: int, rounds: list[tuple[float, ...]]) -> Line:
-    experts, ours, _, theirs = (statistics.median(values) for values in zip(*rounds, strict=True))
+def _line(batch: int, rounds: list[tuple[float, ...]], times: list[str]) -> Line:
+    experts, ours, _, theirs, *_ = (statistics.median(values) for values in zip(*rounds, strict=True))
     share = CONFIG.num_experts_per_tok / CONFIG.num_experts
     each = 3 * CONFIG.hidden_size * CONFIG.moe_intermediate_size * 4 / 1e6
     facts = {
         "batch": batch, "experts": experts, "expected": CONFIG.num_experts * (1 - (1 - share) ** batch),
         "experts_mb": experts * CONFIG.num_hidden_layers * each, "ratio": theirs / ours,
     }  # fmt: skip
-    samples = {name: [1e3 * row[place] for row in rounds] for place, name in enumerate(TIMES, 1)}
+    samples = {name: [1e3 * row[place] for row in rounds] for place, name in enumerate(times, 1)}
     return facts, samples
 
 
@@ -117,6 +129,22 @@ def _ours(engine: LLMEngine, batch: int, args: argparse.Namespace) -> float:
     seconds = _cpu_seconds(sequences.step, args.steps)
     sequences.end()
     return seconds
+
+
+def _of_process(peer: Any, batch: int, args: argparse.Namespace) -> float:
+    """CPU seconds of a step in another process: of two runs, the one with so many steps more takes so much longer."""
+    prompts, more = random_prompts([args.context] * batch, CONFIG.vocab_size, args.seed + batch), 4 * args.steps
+    marks = [_seconds_of(peer.worker.process.pid)]
+    for count in (2, 2 + more):
+        peer.run(prompts, [count] * batch)
+        marks.append(_seconds_of(peer.worker.process.pid))
+    return (marks[2] - 2 * marks[1] + marks[0]) / more
+
+
+def _seconds_of(process: int) -> float:
+    """Of all its threads."""
+    threads = Path(f"/proc/{process}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def _count(eager: LLMEngine, batch: int, args: argparse.Namespace) -> float:
