@@ -82,7 +82,7 @@ def goals() -> list[Goal]:
     for batch, wanted in ((1, 5), (256, 2)):
         name, before = f"top-k 20 with top-p 0.95, {batch}: % more", of_one_filter(batch)
         found.append(Goal(name, before, wanted, lambda batch=batch: filter_share(batch), least=False))  # type: ignore[misc]
-    for rows, wanted in ((1, 2.5), (16, 2.0)):
+    for rows, wanted in ((1, 2.5), (16, 2.0), (256, 0.9)):
         name = f"W4A16 over bf16, 8B, {rows} rows"
         found.append(Goal(name, None, wanted, lambda rows=rows: gain_of_codes_large(rows)))  # type: ignore[misc]
     codes, plain = decode_rates()

@@ -55,13 +55,14 @@ def codes_seconds(rows: int, n: int, k: int, instructions: float) -> float:
     return PRODUCT_LAUNCH + added + max(read, FIRST + lines * math.ceil(programs / SMS) * line)
 
 
-def layer_of_codes(shape: str, rows: int, instructions: float = FEWER_INSTRUCTIONS) -> float:
-    """Microseconds of a layer's products, corrected by what those of Qwen3-0.6B took with one row."""
+def layer_of_codes(shape: str, rows: int) -> float:
+    """Microseconds of a layer's products, corrected by what those of Qwen3-0.6B took with one row, or with 256."""
     *sizes, _ = products_of(SHAPE).values()
-    measured = sum(row["us"] for row in read_rows("codes-h200") if (row["weights"], row["rows"]) == ("w4a16", 1))
-    off = measured / (1e6 * sum(codes_seconds(1, n, k, CODE_INSTRUCTIONS) for n, k in sizes))
+    of = 1 if rows <= 32 else 256
+    measured = sum(row["us"] for row in read_rows("codes-h200") if (row["weights"], row["rows"]) == ("w4a16", of))
+    off = measured / (1e6 * sum(codes_seconds(of, n, k, CODE_INSTRUCTIONS) for n, k in sizes))
     *wanted, _ = products_of(shape).values()
-    return off * 1e6 * sum(codes_seconds(rows, n, k, instructions) for n, k in wanted)
+    return off * 1e6 * sum(codes_seconds(rows, n, k, FEWER_INSTRUCTIONS) for n, k in wanted)
 
 
 def gain_of_codes_large(rows: int) -> float:
