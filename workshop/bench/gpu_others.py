@@ -55,13 +55,14 @@ def codes_seconds(rows: int, n: int, k: int, instructions: float) -> float:
     return PRODUCT_LAUNCH + added + max(read, FIRST + lines * math.ceil(programs / SMS) * line)
 
 
-def layer_of_codes(shape: str, rows: int, instructions: float = FEWER_INSTRUCTIONS) -> float:
-    """Microseconds of a layer's products, corrected by what those of Qwen3-0.6B took with one row."""
+def layer_of_codes(shape: str, rows: int) -> float:
+    """Microseconds of a layer's products, corrected by what those of Qwen3-0.6B took with one row, or with 256."""
     *sizes, _ = products_of(SHAPE).values()
-    measured = sum(row["us"] for row in read_rows("codes-h200") if (row["weights"], row["rows"]) == ("w4a16", 1))
-    off = measured / (1e6 * sum(codes_seconds(1, n, k, CODE_INSTRUCTIONS) for n, k in sizes))
+    of = 1 if rows <= 32 else 256
+    measured = sum(row["us"] for row in read_rows("codes-h200") if (row["weights"], row["rows"]) == ("w4a16", of))
+    off = measured / (1e6 * sum(codes_seconds(of, n, k, CODE_INSTRUCTIONS) for n, k in sizes))
     *wanted, _ = products_of(shape).values()
-    return off * 1e6 * sum(codes_seconds(rows, n, k, instructions) for n, k in wanted)
+    return off * 1e6 * sum(codes_seconds(rows, n, k, FEWER_INSTRUCTIONS) for n, k in wanted)
 
 
 def gain_of_codes_large(rows: int) -> float:
@@ -87,10 +88,8 @@ def gain_of_codes_small(requests: int = 8, context: int = 192) -> float:
 def gain_of_drafts(requests: int, drafted: int = 4, context: int = 192) -> float:
     """Drafts of which 80% are right, as they were measured."""
     row = next(row for row in read_rows("speculation-qwen3-h200") if row["requests"] == requests)
-    before, after = (
-        [apply(made, calibrated([context] * rows)) for rows in (requests, requests * (1 + drafted))]
-        for made in ([], BF16.values())
-    )
+    before = [calibrated([context] * rows) for rows in (requests, requests * (1 + drafted))]
+    after = [apply(BF16.values(), step) for step in before]
     host = 1e6 * row["gain"] * requests / row["tokens_per_s"] - before[1].total
     verified = after[1].having(decode=(after[0].us["decode"], after[0].launches["decode"]), merge=(0.0, 0.0))
     return float(row["gain"]) * after[0].total / (verified.total + host)
