@@ -35,7 +35,7 @@ class GroupShadow(ShadowCache):
         _copy(self.swap, self.device, output.blocks_to_swap_in)
         _copy(self.device, self.device, output.blocks_to_copy)
         written: set[tuple[int, int]] = set()
-        rows = []  # of each group and sequence, where its queries begin, the first key that they see, hashes of all keys
+        rows = []  # of sequences and groups: where queries begin, the first key that they see, hashes of all keys
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
             drafts, start = behind.get(seq.seq_id, []), seq.num_computed_tokens
             hashes = prefix_hashes(seq, drafts)[: start + num_tokens + len(drafts)]

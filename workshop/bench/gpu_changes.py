@@ -47,7 +47,7 @@ H200 = GPUS["h200"]
 L2 = 5.5e12  # bytes/s of an H200's L2 cache, all multiprocessors together
 FEW_ROWS, FEWEST_ROWS = 64, 8  # the most of our own product; the least of any, with padding
 # Assumptions about what nobody has measured.
-TURNED, MERGED = 0.8, 1.0  # us a layer that rotation and storing, and merging by the last program, add to decode
+MERGED = 1.0  # us a layer that merging by the last program adds to decode
 SHARE_OF_8_BITS = 0.9  # of the rate at which bytes of 16-bit numbers are read
 WARP = 10e9  # bytes/s that one warp reads
 SORT, SORTED_AT_ONCE = 20e-6, 132  # seconds for a row's bound and its list; rows
@@ -160,7 +160,7 @@ def own_product(step: Step) -> Step:
     *sizes, _ = products_of(SHAPE).values()
     seconds = 0.0
     for n, k in sizes:
-        programs = n // (16 if n < 3072 else 32 if n < 6144 or rows > 32 else 64)
+        programs = n // (16 if n < 3072 else (32 if n < 6144 else 64) * (2 if rows > 16 else 1))
         read = ITEM * n * k / (COPY_SHARE * H200.bandwidth)
         spread = ITEM * k * (n + programs * max(rows, FEWEST_ROWS)) / L2
         seconds += max(read, spread) + PRODUCT_LAUNCH
@@ -170,11 +170,12 @@ def own_product(step: Step) -> Step:
     )
 
 
-def one_attention_kernel(step: Step) -> Step:
-    """Rotation and storing are done by decode, and its last program merges."""
-    layers, merges = shard_of(SHAPE, 1).layers, step.launches["merge of splits"] > 0
-    more = layers * (TURNED + (MERGED if merges else 0.0))
-    return step.having(decode=(step.us["decode"] + more, float(layers)), rotation=(0.0, 0.0), merge=(0.0, 0.0))
+def merge_in_decode(step: Step) -> Step:
+    """The last program of a sequence adds its splits up."""
+    if not step.launches["merge of splits"]:
+        return step
+    layers = shard_of(SHAPE, 1).layers
+    return step.having(decode=(step.us["decode"] + layers * MERGED, float(layers)), merge=(0.0, 0.0))
 
 
 def cache_in_8_bits(step: Step) -> Step:
@@ -206,7 +207,7 @@ def filter_by_many(step: Step) -> Step:
 BF16: dict[str, Change] = {
     "rows padded to 8": pad_rows,
     "own product up to 64 rows": own_product,
-    "rotation, storing, merging in decode": one_attention_kernel,
+    "decode merges its splits": merge_in_decode,
 }
 # Each on top of all of those.
 SETTINGS: dict[str, Change] = {

@@ -2,8 +2,8 @@
 
     codes     a program takes the lines of a weight one after the other, each for as long as its instructions last, and
               programs share a multiprocessor. What the sum of a layer's products took beyond that is a factor
-    drafts    a step verifies the drafts of each sequence as rows of products and as sequences of attention. What it
-              took beyond such a step of plain sequences is the host's, and stays
+    drafts    a step verifies the drafts of each sequence as rows of products, and of one tile of attention. What the
+              measured one took beyond a step of as many plain sequences is the host's, and stays
 
 vLLM: none
 """
@@ -20,7 +20,7 @@ from workshop.bench.gpu_changes import (
     calibrated,
     gap_of_launches,
     head_us,
-    one_attention_kernel,
+    merge_in_decode,
     read_rows,
 )
 from workshop.bench.gpu_kernels import (
@@ -72,7 +72,7 @@ def gain_of_codes_large(rows: int) -> float:
     layers, gap = shard_of(LARGE, 1).layers, gap_of_launches()
     same = sum(parts[name] for name in ("attention", "head", "sampling", "upload"))
     around = parts[SMALL] * 3 / 4 + 3 * layers * gap  # two norms and SwiGLU
-    same += 5 * layers * gap
+    same += parts[SMALL] / 4 + 6 * layers * gap
     bf16 = same + parts["products"] + (0.0 if rows <= 16 else around)
     return bf16 / (same + layers * layer_of_codes(LARGE, rows) + around)
 
@@ -80,7 +80,7 @@ def gain_of_codes_large(rows: int) -> float:
 def gain_of_codes_small(requests: int = 8, context: int = 192) -> float:
     step = calibrated([context] * requests)
     codes = shard_of(SHAPE, 1).layers * layer_of_codes(SHAPE, requests) + head_us(requests)
-    with_codes = one_attention_kernel(step).having(products=(codes, 113.0))
+    with_codes = merge_in_decode(step).having(products=(codes, 113.0))
     return apply(BF16.values(), step).total / with_codes.total
 
 
@@ -88,8 +88,9 @@ def gain_of_drafts(requests: int, drafted: int = 4, context: int = 192) -> float
     """Drafts of which 80% are right, as they were measured."""
     row = next(row for row in read_rows("speculation-qwen3-h200") if row["requests"] == requests)
     before, after = (
-        [apply(made, calibrated([context] * rows)).total for rows in (requests, requests * (1 + drafted))]
+        [apply(made, calibrated([context] * rows)) for rows in (requests, requests * (1 + drafted))]
         for made in ([], BF16.values())
     )
-    host = 1e6 * row["gain"] * requests / row["tokens_per_s"] - before[1]
-    return float(row["gain"]) * after[0] / (after[1] + host)
+    host = 1e6 * row["gain"] * requests / row["tokens_per_s"] - before[1].total
+    verified = after[1].having(decode=(after[0].us["decode"], after[0].launches["decode"]), merge=(0.0, 0.0))
+    return float(row["gain"]) * after[0].total / (verified.total + host)
