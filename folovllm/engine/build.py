@@ -89,7 +89,8 @@ def _build(
     speculative = config.speculative_config
     most = 0 if speculative is None else speculative.num_speculative_tokens
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
-    draft_graphs = None if draft is None else _draft_graphs(draft, parts, limits, most, dtype, device)
+    alone = draft if group is None else None  # among ranks, one may ask the device while another records
+    draft_graphs = None if alone is None else _draft_graphs(alone, parts, limits, most, dtype, device)
     size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device, groups, draft_graphs)
     if group is not None:
         fewest = group.fewest([size.num_blocks, size.num_swap_blocks])

@@ -76,7 +76,8 @@ class DraftGraphs:
         input_ids, positions, ends, lens, order = unpack_inputs(self.packed[:, :size])
         tables = self.block_tables[:size]
         blocks = tables.gather(1, (positions // self.block_size)[:, None])[:, 0].long()
-        slots = torch.where(positions < ends, blocks * self.block_size + positions % self.block_size, 0)
+        slots = blocks * self.block_size + positions % self.block_size
+        slots *= positions < ends  # where() would upload its 0, which a recording does not allow
         metadata = AttentionMetadata(
             query_start_loc=self.starts[: size + 1], seq_lens=lens, slot_mapping=slots, block_tables=tables,
             max_query_len=1, max_seq_len=self.max_model_len, num_decodes=size, decode_order=order,

@@ -206,11 +206,9 @@ class DraftModelProposer:
         nums = [end - start for (_, end), start in zip(behind, starts, strict=True)]
         tables = _tables([seq for seq, _ in behind])
         if self.graphs is not None and set(nums) == {1} and len(nums) <= self.graphs.sizes[-1]:
-            self.graphs.run(
-                ids, starts, nums, _tables([seq for seq, _ in behind])
-            )  # for the keys; what follows is known
-            return
-        self._forward(ids, starts, nums, _tables([seq for seq, _ in behind]))
+            self.graphs.run(ids, starts, nums, tables)  # for the keys: what it says next is known
+        else:
+            self._forward(ids, starts, nums, tables)
 
     def _forward(self, ids: list[int], starts: list[int], nums: list[int], tables: np.ndarray) -> torch.Tensor:
         """Hidden states of nums[i] tokens of each sequence from position starts[i] on, [num_tokens, hidden]."""

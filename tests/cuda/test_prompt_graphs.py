@@ -164,6 +164,21 @@ def test_without_such_graphs_prompts_are_computed_as_ever(
     assert fake_cuda.launches["_paged_prefill"]
 
 
+CODES = [{"quantization": "w4a16"}, {"quantization": "w8a8"}, {"kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "int8"}]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("settings", CODES, ids=str)
+def test_weights_and_caches_of_fewer_bits_have_such_graphs_too(
+    small_oracle: Oracle, fake_cuda: FakeCuda, replayed: list[Any], settings: dict[str, Any]
+) -> None:
+    """A padding row changes no other: each has scales of its own."""
+    settings = {"max_num_batched_tokens": 20, "max_num_seqs": 2, **settings}
+    tokens = greedy_tokens(make_engine(small_oracle, **settings), PROMPTS[:2], 3)
+    assert len(replayed) >= 1
+    assert tokens == greedy_tokens(make_engine(small_oracle, **settings, enforce_eager=True), PROMPTS[:2], 3)
+
+
 @pytest.fixture
 def shapes_only() -> Iterator[FakeCuda]:
     if torch.cuda.is_available():
