@@ -70,7 +70,8 @@ def check_kernels(
     cases = _attention_cases(make, spec if isinstance(spec, DecoderSpec) else spec.layers[0], *sizes)
     if isinstance(spec, DecoderSpec):
         cases |= _layer_cases(make, spec, *sizes)
-        if getattr(parts.ops, "few_rows", None) is not None and spec.experts is None:
+        in_eights = spec.hidden_size % 8 == spec.num_heads * spec.head_size % 8 == 0
+        if getattr(parts.ops, "few_rows", None) is not None and spec.experts is None and in_eights:
             cases["few_rows"] = _few_rows(make, spec)
     for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
         if (why := _find_fault(case, parts, plain, TOLERANCE[dtype])) is None:

@@ -20,6 +20,7 @@ from folovllm.layers import few_rows as module
 from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
 from folovllm.layers.kernels import few_rows as kernels
 from folovllm.layers.kernels.few_rows import TILES, constants, few_rows
+from folovllm.layers.linear import LinearMethod
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.triton_ops import triton_ops
@@ -157,12 +158,25 @@ def test_a_layer_is_four_products_and_a_rotation(tmp_path, monkeypatch: pytest.M
     assert "few_rows" not in launched
 
 
-@pytest.mark.parametrize("kind", ["qwen3_moe", "qwen3"])
-def test_experts_and_large_weights_have_the_library(tmp_path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "over", "most_rows"),
+    [("qwen3", {}, module.FEW), ("qwen3_moe", {}, 0), ("qwen3", {"intermediate_size": 100}, 0)],
+    ids=["large weights", "experts", "no eights"],
+)
+def test_what_has_the_library(tmp_path, monkeypatch, kind: str, over: dict[str, int], most_rows: int) -> None:
     monkeypatch.setattr(module, "SMALL_BYTES", 64 * 128)  # a layer has larger ones
     ops = ours()
-    tiny_model(tmp_path, kind, ops)
-    assert ops.most_rows == {"qwen3_moe": 0, "qwen3": module.FEW}[kind]
+    tiny_model(tmp_path, kind, ops, **over)
+    assert ops.most_rows == most_rows
+
+
+def test_products_that_are_made_in_another_way_are_left_alone(tmp_path) -> None:
+    class Summed(LinearMethod):
+        """As that of a layer which is cut between ranks."""
+
+    ops = FewRowsOps(**vars(triton_ops(Summed())))
+    tiny_model(tmp_path, "qwen3", ops)
+    assert ops.most_rows == 0
 
 
 def test_it_is_taken_for_plain_bfloat16_weights_on_a_hopper_gpu(
