@@ -40,7 +40,13 @@ _ROPE_NEEDED = {
 }
 _BOOLEANS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
 MAX_EXPERTS = 100_000  # of a model in all its layers; each is a few modules
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _ATTENTION = ("full_attention", "sliding_attention")
+# What scores and logits are multiplied with, divided by or capped at.
+_POSITIVE = (
+    "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling", "query_pre_attn_scalar",
+    "attention_multiplier", "residual_multiplier", "embedding_multiplier",
+)  # fmt: skip
 
 
 def check_as_written(written: dict[str, Any]) -> None:
@@ -54,6 +60,12 @@ def check_as_written(written: dict[str, Any]) -> None:
             raise ValueError("compression_config in config.json is an old name of quantization_config: rename it")
         if part.get("quantization_config") is not None:
             read_scheme(part["quantization_config"])
+        for name in _SIZES:  # of these some configurations compute others
+            if isinstance(part.get(name), int):
+                _check_size(name, part[name])
+        kinds = part.get("layer_types")
+        if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
+            raise wrong("layer_types", "be a list of names", kinds)
     if written.get("model_type") is not None:
         check_str("model_type", written["model_type"])
     architectures = written.get("architectures")
@@ -63,7 +75,10 @@ def check_as_written(written: dict[str, Any]) -> None:
         raise wrong("architectures", "be a list of class names", architectures)
     for name in ("dtype", "torch_dtype"):
         _check_dtype(name, written.get(name))
-    layers = written.get("num_hidden_layers")
+    _check_number_of_layers(written.get("num_hidden_layers"))
+
+
+def _check_number_of_layers(layers: object) -> None:
     if isinstance(layers, int) and layers > MAX_LAYERS:
         raise wrong("num_hidden_layers", f"be at most {MAX_LAYERS}", layers)
 
@@ -90,9 +105,13 @@ def check_numbers(config: Any) -> None:
         for name in (*_SIZES, "max_position_embeddings", *_SIZES_OR_NONE):
             if isinstance(size := getattr(config, name, None), int):
                 _check_size(name, size, 0 if name in _SIZES_OR_NONE else 1)
+    _check_number_of_layers(getattr(config, "num_hidden_layers", None))  # which may be written by another name
     for name in _EPSILONS:
         if (epsilon := getattr(config, name, None)) is not None and check_float(name, epsilon) < 0:
             raise wrong(name, "not be negative", epsilon)
+    for name in _POSITIVE:
+        if (factor := getattr(config, name, None)) is not None and check_float(name, factor) <= 0:
+            raise wrong(name, "be positive", factor)
     rope = getattr(config, "rope_parameters", None) or {}
     if not isinstance(rope, dict):
         raise wrong("rope_parameters", "be an object", rope)
@@ -147,9 +166,7 @@ def check_decoder_config(config: Any) -> None:
     for name in _BOOLEANS:
         if hasattr(config, name):
             check_bool(name, getattr(config, name))
-    if config.num_attention_heads % config.num_key_value_heads:
-        must = f"divide num_attention_heads ({config.num_attention_heads})"
-        raise wrong("num_key_value_heads", must, config.num_key_value_heads)
+    _check_groups(config.num_attention_heads, config.num_key_value_heads)
     _check_head(config)
     check_float("rms_norm_eps", config.rms_norm_eps)
     if config.hidden_act not in ("silu", "swish"):  # two names of one function
@@ -164,9 +181,37 @@ def check_decoder_config(config: Any) -> None:
         _check_experts(config)
 
 
+def check_any_config(config: Any) -> None:
+    """Check what the code of transformers reads, by the names that many of its decoders have in common.
+
+    Raises:
+        ValueError: a field is no such number, or contradicts another.
+    """
+    if getattr(config, "is_heterogeneous", False):
+        return
+    heads, kv_heads = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
+    if isinstance(heads, int) and isinstance(kv_heads, int):
+        _check_groups(heads, kv_heads)
+    if isinstance(head := getattr(config, "head_dim", None), int):
+        check_int("head_dim", head, 1)
+    for name, value in vars(config).items():
+        if name.endswith(("_dim", "_rank", "_size")) and isinstance(value, int):
+            check_int(name, value, 0)
+    if any(name in vars(config) for name in _EXPERTS) and hasattr(config, "num_experts_per_tok"):
+        _check_experts(config)
+    if unknown := sorted(set(map(str, getattr(config, "layer_types", None) or ())).difference(_ATTENTION)):
+        raise ValueError(f"it has layers of {', '.join(unknown)}; layer_types may name {' and '.join(_ATTENTION)}")
+
+
+def _check_groups(heads: int, kv_heads: int) -> None:
+    if heads % kv_heads:
+        raise wrong("num_key_value_heads", f"divide num_attention_heads ({heads})", kv_heads)
+
+
 def _check_experts(config: Any) -> None:
-    """Of a mixture of experts: Qwen's names, or Mixtral's, whose experts have intermediate_size."""
-    name = "num_local_experts" if config.model_type == "mixtral" else "num_experts"
+    """Of a mixture of experts: Qwen's names, Mixtral's, whose experts have intermediate_size, or DeepSeek's."""
+    qwens = config.model_type.startswith("qwen")  # some of them are kept by Mixtral's name
+    name = next((name for name in _EXPERTS if name in vars(config) and not qwens), "num_experts")
     check_int(name, count := getattr(config, name, None), 1)
     if count * config.num_hidden_layers > MAX_EXPERTS:
         raise wrong(name, f"be at most {MAX_EXPERTS // config.num_hidden_layers} in so many layers", count)

@@ -52,6 +52,15 @@ class KVCacheGroups:
         """The most blocks that a sequence of up to `num_tokens` tokens holds at a time."""
         return sum(self.most_in_group(group, num_tokens) for group in range(len(self.windows)))
 
+    def blocks_to_come(self, num_computed: int, num_held: int, num_tokens: int) -> int:
+        """The most blocks that a sequence takes beside those of its tables, of num_held entries, from its token
+        num_computed on, until `num_tokens` of its tokens are computed."""
+        count, needed = -(-num_tokens // self.block_size), 0
+        for group in range(len(self.windows)):
+            gone = self.first_block(group, num_computed)
+            needed += max(0, min(count - gone, self.most_in_group(group, num_tokens)) - (num_held - gone))
+        return needed
+
     def longest(self, num_blocks: int, most: int) -> int:
         """How long a sequence that has all blocks can get; where windows give some back, `most` tokens at most."""
         if self.windows == (None,):

@@ -56,6 +56,8 @@ class QuantScheme:
 
     head: QuantScheme | None = None
     """That of the head, instead of this one, whether it has a matrix of its own or the embedding's."""
+    names: tuple[tuple[str, str], ...] = ()
+    """Parts of names: (ours, the checkpoint's), where they differ. What is ignored is named as in the checkpoint."""
 
     @property
     def of_numbers(self) -> bool:
@@ -68,6 +70,8 @@ class QuantScheme:
         if self.head is not None and (name == "lm_head" or (name == TIED_HEAD and self.head.format == "plain")):
             return self.head
         never = name == TIED_HEAD or name.endswith(ROUTERS)
+        for ours, theirs in self.names:
+            name = name.replace(ours, theirs)
         left_out = never or any(_matches(pattern, name) for pattern in self.ignore)
         return None if left_out else self
 

@@ -22,11 +22,11 @@ from folovllm import LLM, SamplingParams
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import random_prompts
 
-WINDOW, SEQUENCES, STEPS, CONTEXTS = 256, 4, 24, (1024, 4096)
+WINDOW, SEQUENCES, STEPS, CONTEXTS, VOCAB = 256, 4, 24, (1024, 4096), 2048
 SHAPE = {
-    "vocab_size": 2048, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "head_dim": 64, "sliding_window": WINDOW, "max_position_embeddings": 8192,
-    "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+    "vocab_size": VOCAB, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 8192,
+    "sliding_window": WINDOW, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def step_seconds(folder: str, context: int) -> dict[str, float]:
             skip_tokenizer_init=True, enable_prefix_caching=False, num_kv_blocks=SEQUENCES * (context // 16 + 4) + 1,
         )  # fmt: skip
         params = SamplingParams(temperature=0, max_tokens=STEPS + SEQUENCES, ignore_eos=True, detokenize=False)
-        for number, prompt in enumerate(random_prompts([context] * SEQUENCES, SHAPE["vocab_size"], 0)):
+        for number, prompt in enumerate(random_prompts([context] * SEQUENCES, VOCAB, 0)):
             llm.engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
         answered: set[str] = set()
         while len(answered) < SEQUENCES:

@@ -75,7 +75,9 @@ class ModelCost:
 
     @classmethod
     def of_engine(cls, engine: LLMEngine) -> ModelCost:
-        cost = cls.of(load_hf_config(engine.model_config), engine.dtype)
+        cost, cache = cls.of(load_hf_config(engine.model_config), engine.dtype), engine.core.cache_size
+        if engine.config.cache_config.kv_cache_dtype != "auto":
+            cost = replace(cost, kv_token_bytes=cache.block_bytes // cache.block_size)
         layers = linears(engine)
         if any(isinstance(layer.method, QuantizedLinear) for layer in layers):  # codes and scales, as they are kept
             of_experts = [module for module in modules(engine) if isinstance(module, Experts)]

@@ -43,6 +43,8 @@ _QWEN3 = {"vocab_size": 151936, "max_position_embeddings": 40960}
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": _shape(1024, 28, 16, 8, 128, intermediate_size=3072, **_QWEN3),
     "qwen3-1.7b": _shape(2048, 28, 16, 8, 128, intermediate_size=6144, **_QWEN3),
+    # 16 GB in bfloat16: for a GPU.
+    "qwen3-8b": _shape(4096, 36, 32, 8, 128, intermediate_size=12288, **{**_QWEN3, "tie_word_embeddings": False}),
     # As large as GPT-2 in every respect, and with its vocabulary; the decoder is ours, so SwiGLU has three matrices of
     # 2,048 where GPT-2 has two of 3,072.
     "gpt2-sized": _shape(
@@ -64,7 +66,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 _LLAMA = {"vocab_size": 128256, "max_position_embeddings": 131072, "tie_word_embeddings": False, "rope_theta": 5e5}
 NAMED: dict[str, dict[str, Any]] = {
     **SHAPES,
-    "qwen3-8b": _shape(4096, 36, 32, 8, 128, intermediate_size=12288, **{**_QWEN3, "tie_word_embeddings": False}),
     "llama-3.1-8b": _shape(4096, 32, 32, 8, 128, intermediate_size=14336, **_LLAMA),
     "llama-3.1-70b": _shape(8192, 80, 64, 8, 128, intermediate_size=28672, **_LLAMA),
 }

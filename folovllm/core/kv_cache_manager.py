@@ -30,7 +30,15 @@ from itertools import takewhile
 
 from folovllm.core.block_hash import Digest, HashChain, digest_sha256
 from folovllm.core.block_pool import NULL_BLOCK, BlockPool
-from folovllm.core.group_prefixes import cache_group, find_prefix
+from folovllm.core.group_tables import (
+    cache_group,
+    check_tables,
+    find_prefix,
+    free_outside_windows,
+    held_blocks,
+    parents_of,
+    serves,
+)
 from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import BlockPairs
 from folovllm.kv_cache_groups import KVCacheGroups
@@ -66,6 +74,7 @@ class KVCacheManager:
         self.block_size, self.enable_prefix_caching = block_size, enable_prefix_caching
         self.groups = groups or KVCacheGroups(block_size=block_size)
         self.num_groups, self._have_windows = len(self.groups.windows), self.groups.have_windows
+        self._is_one = self.num_groups == 1
         self.num_blocks, self.num_swap_blocks = num_blocks, num_swap_blocks
         self._digest, self._observers = digest, observers
         self._chains: dict[Sequence, HashChain] = {}
@@ -90,10 +99,15 @@ class KVCacheManager:
     def has_slot(self, seq: Sequence) -> bool:
         """Whether the next token's keys and values go into a block that is begun, and that no other table names."""
         num_tokens = seq.num_computed_tokens
-        place, may_write = num_tokens // self.block_size, self.pool.may_write
-        if num_tokens % self.block_size == 0 or not may_write(seq.block_ids[place]):
-            return False
-        return not seq.further_tables or all(may_write(table[place]) for table in seq.further_tables)
+        return (
+            num_tokens % self.block_size > 0
+            and self.pool.may_write(seq.block_ids[num_tokens // self.block_size])
+            and (self._is_one or self._may_write_further(seq))
+        )
+
+    def _may_write_further(self, seq: Sequence) -> bool:
+        place = seq.num_computed_tokens // self.block_size
+        return all(self.pool.may_write(table[place]) for table in seq.further_tables)
 
     def allocate_slots(self, seq_tokens: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
         """Make room for the tokens that each sequence computes next, (sequence, how many): for all of them or for none.
@@ -102,22 +116,26 @@ class KVCacheManager:
         stay free. A request counts as a query when its first sequence is let in; later ones, and those that come back,
         do not count.
         """
-        for seq, _ in seq_tokens if self._have_windows else ():
-            self._free_outside_windows(seq)
+        if self._have_windows:
+            for seq, _ in seq_tokens:
+                free_outside_windows(self.pool, self.groups, seq)
         if self._blocks_needed(seq_tokens) + keep_free > self.pool.num_free:
             return None
         pairs: BlockPairs = []
         for seq, num_tokens in seq_tokens:
             start = seq.num_computed_tokens
             first = start // self.block_size  # the first block that is written to
+            tables = (seq.block_ids,) if self._is_one else seq.tables
+            if first < len(seq.block_ids):
+                for table in tables:
+                    if not self.pool.may_write(table[first]):
+                        shared = table[first]
+                        table[first] = self.pool.get_new_blocks(1, after=shared)[0]
+                        self.pool.free_blocks([shared])
+                        pairs.append((shared, table[first]))
             num_new = self.blocks_for(start + num_tokens) - len(seq.block_ids)
-            for table in seq.tables:
-                if first < len(table) and not self.pool.may_write(table[first]):
-                    shared = table[first]
-                    table[first] = self.pool.get_new_blocks(1, after=shared)[0]
-                    self.pool.free_blocks([shared])
-                    pairs.append((shared, table[first]))
-                if num_new > 0:
+            if num_new > 0:
+                for table in tables:
                     table += self.pool.get_new_blocks(num_new, after=table[-1] if table else 0)
             if self._first_seqs and (request := self._first_seqs.pop(seq, None)) is not None:
                 request.num_cached_tokens = start
@@ -125,44 +143,30 @@ class KVCacheManager:
                 self.num_hits += start
         return pairs
 
-    def _free_outside_windows(self, seq: Sequence) -> None:
-        """Give back the blocks that no query of a running sequence reads any more: the table has null blocks there."""
-        for group, table in reversed([*enumerate(seq.tables)]):
-            place = min(self.groups.first_block(group, seq.num_computed_tokens), len(table)) - 1
-            while place >= 0 and table[place] != NULL_BLOCK:
-                self.pool.free_blocks([table[place]])
-                table[place] = NULL_BLOCK
-                place -= 1
-
     def _blocks_needed(self, seq_tokens: list[tuple[Sequence, int]]) -> int:
         """How many new blocks that takes, for growing tables and for copies (BlockPool.copies_needed)."""
         needed = 0
         writers: dict[int, int] = {}
         for seq, num_tokens in seq_tokens:
             start = seq.num_computed_tokens
-            needed += max(0, self.blocks_for(start + num_tokens) - len(seq.block_ids)) * self.num_groups
+            needed += max(0, self.blocks_for(start + num_tokens) - len(seq.block_ids))
             first = start // self.block_size
-            for table in seq.tables:
-                if first < len(table) and not self.pool.may_write(table[first]):
-                    writers[table[first]] = writers.get(table[first], 0) + 1
-        return needed + sum(self.pool.copies_needed(block, count) for block, count in writers.items())
+            if first < len(seq.block_ids):
+                for table in seq.tables:
+                    if not self.pool.may_write(table[first]):
+                        writers[table[first]] = writers.get(table[first], 0) + 1
+        return needed * self.num_groups + sum(self.pool.copies_needed(block, count) for block, count in writers.items())
 
     def blocks_to_come(self, seq: Sequence, num_held: int, num_tokens: int) -> int:
-        """The most blocks that a sequence takes beside those of its tables, of num_held entries, until `num_tokens` of
-        its tokens are computed."""
-        if not self._have_windows:
-            return max(0, self.blocks_for(num_tokens) - num_held) * self.num_groups
-        count, needed = self.blocks_for(num_tokens), 0
-        for group in range(self.num_groups):
-            gone = self.groups.first_block(group, seq.num_computed_tokens)
-            needed += max(0, min(count - gone, self.groups.most_in_group(group, num_tokens)) - (num_held - gone))
-        return needed
+        """KVCacheGroups.blocks_to_come, for a sequence whose tables have num_held entries."""
+        if self._is_one and not self._have_windows:
+            return max(0, self.blocks_for(num_tokens) - num_held)
+        return self.groups.blocks_to_come(seq.num_computed_tokens, num_held, num_tokens)
 
     def allocate_lookahead(self, seq: Sequence, num_tokens: int, keep_free: int) -> int:
         """Make room for draft tokens behind all tokens of a running sequence. Returns for how many: less than
         `num_tokens` where fewer than keep_free blocks would stay free."""
-        if self._have_windows:
-            self._free_outside_windows(seq)
+        free_outside_windows(self.pool, self.groups, seq)
         num_new = self.blocks_for(seq.get_len() + num_tokens) - len(seq.block_ids)
         if num_new > 0:
             if self.pool.num_free - num_new * self.num_groups < keep_free:
@@ -202,7 +206,7 @@ class KVCacheManager:
         shared, donor = 0, seq
         for sibling in request.get_seqs(SequenceStatus.RUNNING):
             common = min(common_prefix(sibling, seq), sibling.num_computed_tokens)
-            if common > shared and self._serves(sibling, min(common, seq.get_len() - 1)):
+            if common > shared and serves(self.groups, sibling.tables, min(common, seq.get_len() - 1)):
                 shared, donor = common, sibling
         if shared:
             self.fork(donor, seq, min(shared, seq.get_len() - 1))  # the last token is computed, for its logits
@@ -213,14 +217,6 @@ class KVCacheManager:
             if not _needs_every_logit(seq):
                 self._take_cached(seq)
         return False
-
-    def _serves(self, donor: Sequence, num_tokens: int) -> bool:
-        """Whether its tables have all that a query behind its first `num_tokens` tokens reads."""
-        if not self._have_windows:
-            return True
-        begins = (self.groups.first_block(group, num_tokens) for group in range(self.num_groups))
-        end = self.blocks_for(num_tokens)
-        return all(begin >= end or table[begin] for begin, table in zip(begins, donor.tables, strict=True))
 
     def _take_cached(self, seq: Sequence) -> None:
         """Give `seq`, which has no blocks, the longest cached prefix that leaves one token to compute."""
@@ -297,8 +293,8 @@ class KVCacheManager:
 
     def swap_out(self, seqs: list[Sequence]) -> BlockPairs | None:
         """Move these sequences' blocks to the swap pool; blocks that they share stay shared there. None: no room."""
-        for seq in seqs if self._have_windows else ():
-            self._free_outside_windows(seq)
+        for seq in seqs:
+            free_outside_windows(self.pool, self.groups, seq)
         if len(_distinct(seqs)) > self.swap_pool.num_free:
             return None
         for seq in seqs:
@@ -336,15 +332,7 @@ class KVCacheManager:
         """Check both pools, that each table is exactly as long as its sequence's tokens need, and that what it lacks is
         what windows have left."""
         running, swapped = list(running), list(swapped)
-        whole = self.groups.windows[0] is None
-        chains = [seq.block_ids for seq in running if whole]
-        beside = [
-            (table, [NULL_BLOCK] * len(table) if group == 0 else seq.block_ids)
-            for seq in running
-            for group, table in enumerate(seq.tables)
-            if group or not whole
-        ]
-        self.pool.check_invariants(chains, beside)
+        self.pool.check_invariants([], [pair for seq in running for pair in parents_of(self.groups, seq)])
         self.swap_pool.check_invariants([held_blocks(seq) for seq in swapped])
         for seq in [*running, *swapped]:
             if not self.blocks_for(seq.num_computed_tokens) <= len(seq.block_ids) <= self.blocks_for(seq.get_len()):
@@ -352,18 +340,7 @@ class KVCacheManager:
                     f"sequence {seq.seq_id} has {len(seq.block_ids)} blocks for {seq.num_computed_tokens} of "
                     f"{seq.get_len()} tokens"
                 )
-            for group, table in enumerate(seq.tables):
-                gone = table.count(NULL_BLOCK)
-                left = self.groups.first_block(group, seq.num_computed_tokens)
-                if len(table) != len(seq.block_ids) or any(table[:gone]) or gone > left:
-                    raise RuntimeError(f"sequence {seq.seq_id}, group {group}: {table} must lack {left} blocks at most")
-
-
-def held_blocks(seq: Sequence) -> list[int]:
-    """All blocks that its tables name, those of the first group first."""
-    if not seq.further_tables and seq.block_ids[:1] != [NULL_BLOCK]:
-        return seq.block_ids
-    return [block for table in seq.tables for block in table if block != NULL_BLOCK]
+            check_tables(self.groups, seq)
 
 
 def _distinct(seqs: list[Sequence]) -> list[int]:

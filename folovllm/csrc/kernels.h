@@ -114,10 +114,18 @@ struct Product {
     const float *bias;   // may be null
 };
 
+// What a layer with experts has in the place of its MLP (layers/moe.py). The small products read x in float32.
+struct ExpertsOfLayer {
+    int64_t count, top_k, size, shared_size, renormalize;
+    Product gate, shared_gate, shared_gate_up, shared_down;
+    const Product *products;  // gate_up and down of each expert
+};
+
 struct Layer {
     const float *input_norm, *post_norm;
     const float *q_norm, *k_norm;  // may be null
     Product qkv, o, gate_up, down;
+    const ExpertsOfLayer *experts;  // null: it has gate_up and down
     void *keys, *values;
     const Extras *extras;  // of attention; null: none
 };

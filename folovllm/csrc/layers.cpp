@@ -27,13 +27,6 @@ float sum_of_squares(const T *x, int64_t size) {
     return total;
 }
 
-static inline void put(float *p, float x) { *p = x; }
-static inline void put(bf16 *p, float x) {
-    bf16 lanes[LANES];
-    store(lanes, splat(x));
-    *p = lanes[0];
-}
-
 template <typename T>
 void add_rms_norm(const T *x, T *residual, const float *weight, T *out, int64_t rows, int64_t size, float eps) {
     pool::each_row(rows, size, [=](int64_t row) {

@@ -77,6 +77,13 @@ static inline float get(const bf16 *p) {
 
 static inline vec splat(float x) { return x - vec{}; }
 
+static inline void put(float *p, float x) { *p = x; }
+static inline void put(bf16 *p, float x) {
+    bf16 lanes[LANES];
+    store(lanes, splat(x));
+    *p = lanes[0];
+}
+
 // Halves onto each other until one lane is left.
 template <typename Join>
 static inline float join_lanes(vec x, Join join) {

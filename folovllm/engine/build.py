@@ -22,7 +22,7 @@ from folovllm.core.observer import Observers
 from folovllm.core.scheduler import Scheduler
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.budgets import resolve_scheduler_config
-from folovllm.engine.build_proposer import load_draft_model, make_proposer
+from folovllm.engine.build_proposer import DraftRecorder, draft_backend, load_draft_model, make_proposer
 from folovllm.engine.core import EngineCore
 from folovllm.engine.kernel_check import check_kernels
 from folovllm.engine.one_thread import threads_for_steps
@@ -89,7 +89,8 @@ def _build(
     speculative = config.speculative_config
     most = 0 if speculative is None else speculative.num_speculative_tokens
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
-    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device, groups)
+    draft_graphs = None if draft is None else _draft_graphs(draft, parts, limits, most, dtype, device)
+    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device, groups, draft_graphs)
     if group is not None:
         fewest = group.fewest([size.num_blocks, size.num_swap_blocks])
         size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1])
@@ -98,7 +99,7 @@ def _build(
         size.num_blocks, size.block_size, size.num_swap_blocks,
         enable_prefix_caching=cache_config.enable_prefix_caching, observers=observers, groups=groups,
     )  # fmt: skip
-    proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
+    proposer = make_proposer(config, draft, vocab_size, size, dtype, device, draft_graphs)
     runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
     draft_length = costs = None
     if proposer is not None:
@@ -137,6 +138,7 @@ def _load_model(
 def size_cache(
     config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
     token_bytes: int, dtype: torch.dtype, device: torch.device, groups: KVCacheGroups,
+    draft_graphs: DraftRecorder | None = None,
 ) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
@@ -150,6 +152,8 @@ def size_cache(
         step = peak_bytes(full_step, device)
         if not parts.graphs:
             return step
+        if draft_graphs is not None:
+            step += draft_graphs.num_bytes(block_size)
         return step + bytes_of_graphs(
             model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
@@ -235,3 +239,15 @@ def shapes_of_prompts(parts: Parts, limits: SchedulerConfig, model: DecoderForCa
     assert limits.max_num_batched_tokens is not None  # resolved
     most_tokens = min(limits.max_num_batched_tokens, limits.max_num_seqs * limits.max_model_len)
     return prompt_shapes(most_tokens, limits.max_num_seqs)
+
+
+def _draft_graphs(
+    draft: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most: int, dtype: torch.dtype,
+    device: torch.device,
+) -> DraftRecorder | None:  # fmt: skip
+    """None: the draft's forwards are launched one by one."""
+    backend = draft_backend(draft, device)
+    if not parts.graphs or not backend.supports_cuda_graphs:
+        return None
+    shapes = shapes_of_prompts(dataclasses.replace(parts, backend=backend), limits, draft)
+    return DraftRecorder(draft, limits, most, shapes, dtype, device)

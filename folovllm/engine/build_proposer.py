@@ -8,10 +8,12 @@ vLLM: v1/spec_decode/, config/speculative.py
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from folovllm.attention.backend import select_backend
-from folovllm.config import EngineConfig, ModelConfig
+from folovllm.attention.backend import AttentionBackend, select_backend
+from folovllm.config import EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.engine.parts import select_ops
 from folovllm.errors import ModelLoadError
 from folovllm.hf_config import load_hf_config
@@ -20,12 +22,15 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.quant_scheme import select_scheme
+from folovllm.spec_decode.draft_graphs import DraftGraphs, draft_sizes
 from folovllm.spec_decode.draft_model import DraftModelProposer
 from folovllm.spec_decode.ngram import NgramProposer
 from folovllm.spec_decode.ngram_table import NgramTable, NgramTableProposer
 from folovllm.utils.logging import init_logger
+from folovllm.worker.cuda_graph import bytes_over_null_block
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.memory import CacheSize
+from folovllm.worker.prompt_shape import PromptShape
 from folovllm.worker.proposer import Proposer
 
 logger = init_logger(__name__)
@@ -70,11 +75,42 @@ def load_draft_model(
     return model
 
 
+@dataclass(frozen=True)
+class DraftRecorder:
+    """Records the draft model's graphs, and says before there is a cache what they will take."""
+
+    draft: DecoderForCausalLM
+    limits: SchedulerConfig
+    """With max_model_len as it is before the cache's size is known: longer than need be, at most."""
+    most: int
+    """Tokens of a draft."""
+    prompt_shapes: list[PromptShape]
+    dtype: torch.dtype
+    device: torch.device
+
+    def record(self, block_size: int) -> DraftGraphs:
+        return DraftGraphs(
+            self.draft, draft_sizes(self.limits.max_num_seqs), self.most, max_model_len=self.limits.max_model_len,
+            block_size=block_size, dtype=self.dtype, device=self.device, prompt_shapes=self.prompt_shapes,
+        )  # fmt: skip
+
+    def num_bytes(self, block_size: int) -> int:
+        return bytes_over_null_block(
+            self.draft, draft_backend(self.draft, self.device), lambda: self.record(block_size),
+            block_size=block_size, dtype=self.dtype, device=self.device,
+        )  # fmt: skip
+
+
+def draft_backend(draft: DecoderForCausalLM, device: torch.device) -> type[AttentionBackend]:
+    return select_backend(None, device, extras=draft.decoder_spec.has_extras)
+
+
 def make_proposer(
     config: EngineConfig, draft: DecoderForCausalLM | None, vocab_size: int, size: CacheSize, dtype: torch.dtype,
-    device: torch.device,
+    device: torch.device, graphs: DraftRecorder | None = None,
 ) -> Proposer | None:  # fmt: skip
-    """draft: of load_draft_model(); size: of the large model's KV cache. None: nothing is proposed.
+    """draft: of load_draft_model(); size: of the large model's KV cache; graphs: of the draft, to be recorded. None:
+    nothing is proposed.
 
     Raises:
         ValueError: speculative_config['model'] is no table of n-grams, or one of another vocabulary.
@@ -83,12 +119,12 @@ def make_proposer(
     if speculative is None:
         return None
     if draft is not None:
-        backend = select_backend(None, device, extras=draft.decoder_spec.has_extras)
-        num_blocks = size.num_blocks + 1  # and the null block
+        num_blocks, backend = size.num_blocks + 1, draft_backend(draft, device)  # and the null block
         cache = KVCache(draft, backend, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
         if device.type == "cuda":
             cache.backend.warm_up(cache.tensors[0], dtype)
-        return DraftModelProposer(draft, cache, size.num_swap_blocks, device, config.model_config.seed)
+        recorded = None if graphs is None else graphs.record(size.block_size)
+        return DraftModelProposer(draft, cache, size.num_swap_blocks, device, config.model_config.seed, recorded)
     if speculative.method == "ngram_table":
         return NgramTableProposer(NgramTable.load(speculative.model, vocab_size))
     return NgramProposer(*speculative.lookup_sizes)

@@ -70,6 +70,8 @@ def check_kernels(
     cases = _attention_cases(make, spec if isinstance(spec, DecoderSpec) else spec.layers[0], *sizes)
     if isinstance(spec, DecoderSpec):
         cases |= _layer_cases(make, spec, *sizes)
+        if getattr(parts.ops, "few_rows", None) is not None and spec.experts is None:
+            cases["few_rows"] = _few_rows(make, spec)
     for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
         if (why := _find_fault(case, parts, plain, TOLERANCE[dtype])) is None:
             continue
@@ -179,16 +181,6 @@ def _layer_cases(
         outs = [method.plain.apply(layer, x), *(rounded(x.repeat(times, 1)) for times in (1, 13, 86))]
         return torch.cat([out.flatten() for out in outs])
 
-    def multiply_few(parts: Parts) -> Tensor:
-        """Three rows, with all that may stand around a product."""
-        before = RMSNorm(spec.hidden_size, eps)
-        before.weight = nn.Parameter(rows[0], requires_grad=False)
-        if (kernel := getattr(parts.ops, "few_rows", None)) is None or spec.hidden_size % 8:
-            gate_up = F.linear(before(x)[0], rows[:36])
-            return torch.cat([silu_mul(gate_up).flatten(), (residual + F.linear(x, weight)).flatten()])
-        gated, added = kernel(x, rows[:36], norm=before, gated=True), kernel(x, weight, add_to=residual.clone())
-        return torch.cat([gated.flatten(), added.flatten()])
-
     def mix(parts: Parts) -> Tensor:
         """40 rows, few and many of them of an expert."""
         assert spec.experts is not None
@@ -202,7 +194,6 @@ def _layer_cases(
 
     cases: dict[str, Callable[[Parts], Tensor]] = {
         "linear": multiply,
-        "few_rows": multiply_few,
         "rms_norm": lambda parts: torch.cat(
             [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
         ),
@@ -213,6 +204,24 @@ def _layer_cases(
         middles = [make(spec.experts.size * spec.hidden_size * times) for _ in range(4) for times in (2, 1)]
         cases["experts"] = mix
     return cases
+
+
+def _few_rows(make: Callable[..., Tensor], spec: DecoderSpec) -> Callable[[Parts], Tensor]:
+    """Three rows, with all that is around a product in a layer."""
+    hidden, heads, middle = spec.hidden_size, spec.num_heads * spec.head_size, min(spec.intermediate_size, 3072)
+    x, attended, gate_up, o = make(3, hidden), make(3, heads), make(2 * middle, hidden), make(hidden, heads)
+    norm = RMSNorm(hidden, spec.rms_norm_eps)
+    norm.weight = nn.Parameter(make(hidden), requires_grad=False)
+
+    def multiply(parts: Parts) -> Tensor:
+        kernel = getattr(parts.ops, "few_rows", None)
+        if kernel is None:
+            gated, added = silu_mul(F.linear(norm(x)[0], gate_up)), x + F.linear(attended, o)
+        else:
+            gated, added = kernel(x, gate_up, norm=norm, gated=True), kernel(attended, o, add_to=x.clone())
+        return torch.cat([gated.flatten().float() / hidden, added.flatten().float() / heads**0.5])  # of one size
+
+    return multiply
 
 
 def _draw(make: Callable[..., Tensor], vocab_size: int, parts: Parts) -> Tensor:

@@ -6,7 +6,8 @@
     CUDA     backends/triton.py       Triton between the products     a kernel               yes
 
 (*) where our own kernels cannot be compiled. `enforce_eager` leaves out one call for all layers, and CUDA graphs.
-The KV cache in 8 bits (kv_cache_dtype.py) and batch invariance (batch_invariance.py) change some of it.
+The KV cache in 8 bits (kv_cache_dtype.py) and batch invariance (batch_invariance.py) change some of it, and on a Hopper
+GPU layers of few rows have products of our own (layers/few_rows.py).
 
 vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_forward)
 """
@@ -14,7 +15,7 @@ vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -63,6 +64,8 @@ def choose_parts(
     """
     model_config, kv_dtype = config.model_config, cache_dtype(config, dtype)
     scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
+    if scheme is not None and isinstance(spec, DecoderSpec):
+        scheme = replace(scheme, names=spec.names)
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
     if isinstance(spec, TransformersSpec):
         _refuse_what_our_layers_do(config, quantised=scheme is not None)

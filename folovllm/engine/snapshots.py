@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from folovllm import request
+from folovllm.core.group_tables import held_blocks
 from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.llm_engine import LLMEngine
@@ -68,7 +69,7 @@ class Steps(EngineObserver):
     def scheduled(self, output: SchedulerOutput) -> None:
         rows = [
             [seq.seq_id, start := seq.num_computed_tokens, num + output.num_lookahead_tokens.get(seq.seq_id, 0),
-             seq.data.num_prompt_tokens, len(seq.block_ids), int(start + num >= seq.get_len())]
+             seq.data.num_prompt_tokens, len(held_blocks(seq)), int(start + num >= seq.get_len())]
             for seq, num in zip(output.scheduled_seqs[:ROWS], output.num_scheduled_tokens, strict=False)
         ]  # fmt: skip
         if output.num_lookahead_tokens:

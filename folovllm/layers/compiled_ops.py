@@ -119,7 +119,7 @@ class CompiledLinear(LinearMethod):
         layer.weight = pack(layer.weight.detach(), pairs=multiplies_pairs(layer.weight.dtype))
         if layer.bias is not None:
             layer.bias.data = layer.bias.data.float()
-        release_freed_memory()  # weights of a few MB are freed into the heap, where they would stay
+        release_freed_memory(layer.weight.nbytes)  # weights of a few MB are freed into the heap, where they would stay
 
     def kernel(self, layer: Linear) -> str:
         return product_name(layer.weight.dtype, layer.weight.shape[3])

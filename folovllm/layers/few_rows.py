@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from folovllm.layers.kernels.few_rows import TILES, few_rows
-from folovllm.layers.kernels.norm_rotary import norm_rotary
 from folovllm.layers.linear import LinearMethod
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.rotary import Rotary
@@ -61,7 +60,7 @@ class FewRowsOps(TritonOps):
             return super().run_layers(layers, norm, x, rotary, metadata)
         for layer in layers:
             qkv = self._multiply(layer.self_attn.qkv_proj, x, norm=layer.input_layernorm)
-            heads = self._attend_heads(layer.self_attn, qkv, rotary, metadata)
+            heads = self.attend(layer.self_attn, qkv, rotary, metadata)
             x = self._mlp(layer, self._multiply(layer.self_attn.o_proj, heads, add_to=x))
         return norm(x, None)[0]
 
@@ -72,17 +71,6 @@ class FewRowsOps(TritonOps):
     def _multiply(self, product: Any, x: torch.Tensor, **around: Any) -> torch.Tensor:
         assert self.few_rows is not None
         return self.few_rows(x, product.weight, product.bias, **around)
-
-    def _attend_heads(self, layer: Any, qkv: torch.Tensor, rotary: Rotary, metadata: Any) -> torch.Tensor:
-        """What SelfAttention computes between its products."""
-        backend, cache = layer.attn.backend, layer.attn.kv_cache
-        num_heads, num_kv_heads = layer.num_heads, layer.num_kv_heads
-        heads = qkv.view(-1, num_heads + 2 * num_kv_heads, layer.head_size)
-        if backend is None or not backend.stores_as_is or self.norm_rotary is not norm_rotary:
-            q, k, v = self.norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads)
-            return layer.attn(q, k, v, metadata).flatten(1)  # type: ignore[no-any-return]
-        q, _, _ = norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads, cache, metadata.slot_mapping)
-        return backend.forward(q, cache, metadata).flatten(1)  # type: ignore[no-any-return]
 
 
 def _most_rows(layer: Any) -> int:

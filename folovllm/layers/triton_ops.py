@@ -50,20 +50,22 @@ class TritonOps(LayerOps):
         residual = None
         for layer in layers:
             x, residual = layer.input_layernorm(x, residual)
-            x = self._attend(layer.self_attn, x, rotary, metadata)
+            x = layer.self_attn.o_proj(self.attend(layer.self_attn, layer.self_attn.qkv_proj(x), rotary, metadata))
             x, residual = layer.post_attention_layernorm(x, residual)
             x = layer.mlp(x)
         return norm(x, residual)[0]
 
-    def _attend(self, layer: Any, x: torch.Tensor, rotary: Rotary, metadata: Any) -> torch.Tensor:
-        """What SelfAttention computes."""
+    def attend(self, layer: Any, qkv: torch.Tensor, rotary: Rotary, metadata: Any) -> torch.Tensor:
+        """What SelfAttention computes between its products."""
         backend, cache = layer.attn.backend, layer.attn.kv_cache
+        num_heads, num_kv_heads = layer.num_heads, layer.num_kv_heads
+        heads = qkv.view(-1, num_heads + 2 * num_kv_heads, layer.head_size)
         if backend is None or not backend.stores_as_is or self.norm_rotary is not norm_rotary:
-            return layer(x, rotary, metadata)
-        num_heads, num_kv_heads, metadata = layer.num_heads, layer.num_kv_heads, metadata.of_group(layer.attn.group)
-        heads = layer.qkv_proj(x).view(-1, num_heads + 2 * num_kv_heads, layer.head_size)
+            q, k, v = self.norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads)
+            return layer.attn(q, k, v, metadata).flatten(1)  # type: ignore[no-any-return]
+        metadata = metadata.of_group(layer.attn.group)
         q, _, _ = norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads, cache, metadata.slot_mapping)
-        return layer.o_proj(backend.forward(q, cache, metadata).flatten(1))
+        return backend.forward(q, cache, metadata).flatten(1)  # type: ignore[no-any-return]
 
 
 class StackedExperts(Experts):

@@ -20,6 +20,7 @@ from folovllm.layers.moe import ExpertsSpec
 from folovllm.model_files import readable_errors
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.transformers_model import TransformersSpec, transformers_spec
+from folovllm.utils.checks import wrong
 
 
 def _qwen3(config: Any) -> dict[str, Any]:
@@ -93,7 +94,11 @@ def model_spec(model_impl: str, config: Any, max_model_len: int) -> ModelSpec:
         ours = config.model_type in _BY_MODEL_TYPE or set(config.architectures or ()) & set(SWITCHES)
         model_impl = "folovllm" if ours else "transformers"
     if model_impl == "folovllm":
-        return decoder_spec(config).within(max_model_len)
+        spec = decoder_spec(config).within(max_model_len)
+        if spec.has_extras and config.model_type == "llama":
+            must = f"not be below max_model_len ({max_model_len}) for model_type 'llama', whose layers have no windows"
+            raise ModelLoadError(str(wrong("sliding_window", must, config.sliding_window)))
+        return spec
     return transformers_spec(config, max_model_len)
 
 

@@ -35,9 +35,10 @@ from folovllm.attention.backend import Attention, AttentionExtras
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import ModelConfig
 from folovllm.errors import ModelLoadError
+from folovllm.hf_config_checks import check_any_config
 from folovllm.layers.linear import PLAIN, Linear, LinearMethod
 from folovllm.model_loader import ModelLoader
-from folovllm.utils.checks import wrong
+from folovllm.utils.checks import check_int, wrong
 from folovllm.utils.devices import total_memory_bytes
 
 NAME = "folovllm"
@@ -120,6 +121,7 @@ def transformers_spec(hf_config: Any, max_model_len: int) -> TransformersSpec:
 
     AttentionInterface.register(NAME, paged_attention)
     with _refusals(hf_config, "one token does not pass through it"), torch.device("meta"):
+        check_any_config(hf_config.get_text_config())
         own = copy.deepcopy(hf_config)
         # Some products have shapes on the meta device in bfloat16 alone.
         hf = AutoModelForCausalLM.from_config(own, dtype=torch.bfloat16, attn_implementation=NAME)
@@ -151,7 +153,8 @@ def load_transformers_model(
     if device.type == "cuda" and len(set(spec.kv_heads)) > 1:
         raise ModelLoadError("heads of K and V must be as many and as large in every layer on CUDA; give device='cpu'")
     hf = ModelLoader(model_config, attn_implementation=NAME).load(device)
-    model = TransformersForCausalLM(hf, max_model_len)
+    with _refusals(hf.config, "one token does not pass through it"):
+        model = TransformersForCausalLM(hf, max_model_len)
     if type(linear) is not LinearMethod and not spec.reads_weights:
         model.take_products(linear)
     return model
@@ -251,7 +254,8 @@ class TransformersForCausalLM(nn.Module):
         if not getattr(module, "is_causal", True) or asked.get("is_causal") is False:
             raise _refusal(self.config, f"{type(module).__name__} sees tokens that come later")
         num_heads, num_kv_heads, scale = query.shape[1], key.shape[1], asked.get("scaling")
-        window = asked.get("sliding_window")
+        if (window := asked.get("sliding_window")) is not None:
+            check_int("sliding_window", window, 1)
         extras = AttentionExtras(
             sliding_window=window if window is not None and window < self.max_model_len else None,
             logits_soft_cap=asked.get("softcap"), sinks=asked.get("s_aux"),
@@ -270,9 +274,7 @@ def _check_layers(config: Any, layers: list[Attention], max_model_len: int) -> N
         why = f"{len(layers)} of its {config.num_hidden_layers} layers ask for attention"
         raise _refusal(config, f"{why}: the others have some of their own, or none")
     kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
-    if unknown := sorted(set(kinds or ()).difference(("full_attention", "sliding_attention"))):
-        raise _refusal(config, f"it has layers of {', '.join(unknown)}")
-    if window is None or window >= max_model_len or getattr(config, "use_sliding_window", None) is False:
+    if not window or window >= max_model_len or getattr(config, "use_sliding_window", None) is False:
         return
     for number, layer in enumerate(layers):
         if (kinds is None or kinds[number] == "sliding_attention") and layer.extras.sliding_window is None:

@@ -76,13 +76,14 @@ Source = Norm | Rows
 
 def sources(layer: DecoderLayer, name: str, stored: dict[str, torch.dtype]) -> Iterator[tuple[Linear, Source]]:
     """Each product of the layer `name`, and what makes its inputs. `stored`: the dtypes of the checkpoint's tensors."""
-    attention, mlp = layer.self_attn, layer.mlp
-    assert isinstance(mlp, MLP)  # Recipe.check_fits refuses experts
+    attention, norm = layer.self_attn, layer.post_attention_layernorm
     repeats = attention.num_heads // attention.num_kv_heads
     yield attention.qkv_proj, Norm(layer.input_layernorm, stored[f"{name}.input_layernorm.weight"])
     yield attention.o_proj, Rows(attention.qkv_proj, "v_proj", attention.num_kv_heads, repeats)
-    yield mlp.gate_up_proj, Norm(layer.post_attention_layernorm, stored[f"{name}.post_attention_layernorm.weight"])
-    yield mlp.down_proj, Rows(mlp.gate_up_proj, "up_proj", 1, 1)
+    for mlp in layer.mlp.modules():  # itself, or experts: these share the norm, and Recipe.check_fits leaves them alone
+        if isinstance(mlp, MLP):
+            yield mlp.gate_up_proj, Norm(norm, stored[f"{name}.post_attention_layernorm.weight"])
+            yield mlp.down_proj, Rows(mlp.gate_up_proj, "up_proj", 1, 1)
 
 
 def fold(product: Linear, source: Source, statistics: Statistics, scales: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from folovllm.layers.linear import Linear
+from folovllm.layers.moe import block_of
 from folovllm.layers.quantization.codes import Codes
 from folovllm.models.decoder import DecoderLayer
 from folovllm.quantize.calibration import ObservedLinear, Statistics
@@ -18,6 +19,10 @@ from folovllm.quantize.folding import awq_scales, fold, smoothquant_scales, sour
 from folovllm.quantize.gptq import gptq
 from folovllm.quantize.recipe import Recipe
 from folovllm.quantize.rounding import Grid, output_error
+
+FEWEST = 2
+"""Tokens for each input of an expert, from which on GPTQ errs less than rounding to the nearest. From fewer it learns
+what the text's few inputs have in common by chance, and moves weights for that."""
 
 
 @dataclass
@@ -30,6 +35,8 @@ class Rounded:
     stored: torch.dtype
     """Of the scales, and of the weight before."""
     error: float
+    tokens: int
+    method: str
     """See report.LayerError."""
 
 
@@ -60,7 +67,7 @@ def quantize_layer(
             fold(product, source, seen, smoothquant_scales(weight, seen, source, recipe.smoothquant))
     # All is folded first: a fold changes rows of another product, too.
     for (product, _), method, seen in zip(products, methods, statistics, strict=True):
-        yield from _round(product, method, recipe, seen.hessian, stored[f"{method.names[0]}.weight"])
+        yield from _round(product, method, recipe, seen, stored[f"{method.names[0]}.weight"])
 
 
 def _method(product: Linear) -> ObservedLinear:
@@ -69,12 +76,14 @@ def _method(product: Linear) -> ObservedLinear:
 
 
 def _round(
-    product: Linear, method: ObservedLinear, recipe: Recipe, hessian: torch.Tensor, stored: torch.dtype
+    product: Linear, method: ObservedLinear, recipe: Recipe, seen: Statistics, stored: torch.dtype
 ) -> Iterator[Rounded]:
     """Those that are stacked share their inputs, and rows know nothing of each other: one rounding does for all."""
-    weight = product.weight
+    weight, hessian = product.weight, seen.hessian
     grid = Grid.of(weight, recipe.scheme, stored)
-    codes = gptq(weight, hessian, grid) if recipe.method == "gptq" else grid.round(weight)
+    is_rare = block_of(method.names[0]) == "experts" and seen.count < FEWEST * product.in_features
+    how = "rtn" if is_rare else recipe.method
+    codes = gptq(weight, hessian, grid) if how == "gptq" else grid.round(weight)
     meant = codes.dequantize()
     change, size = output_error(meant - weight, hessian), output_error(weight, hessian)
     weight.copy_(meant)
@@ -85,4 +94,4 @@ def _round(
         start += outs
         zero = None if codes.zero is None else codes.zero[rows]
         error = (change[rows].sum() / size[rows].sum().clamp(min=1e-30)).clamp(min=0).sqrt().item()
-        yield Rounded(name, Codes(codes.values[rows], codes.scale[rows], zero), stored, error)
+        yield Rounded(name, Codes(codes.values[rows], codes.scale[rows], zero), stored, error, seen.count, how)

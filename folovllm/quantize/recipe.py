@@ -69,14 +69,14 @@ class Recipe:
         return self.method != "rtn" or self.smoothquant is not None
 
     def check_fits(self, spec: DecoderSpec) -> None:
-        """Raises ValueError: the inputs of a layer do not come out even in groups; some layers have experts."""
-        if spec.experts is not None:
-            raise ValueError(
-                f"model must have no experts to be quantised here, got {spec.experts.num_experts}: of a calibration "
-                "text the rare ones see too few tokens; load it with quantization='w4a16', which rounds to the nearest"
-            )
+        """Raises ValueError: the inputs of a layer do not come out even in groups; experts would have to be folded."""
+        if spec.experts is not None and (self.method == "awq" or self.smoothquant is not None):
+            why = "its router and all of them read one norm, which would be scaled"
+            if self.method == "awq":
+                raise wrong("method", "be rtn or gptq for a model with experts", self.method, why)
+            raise wrong("smoothquant", "be left out for a model with experts", self.smoothquant, why)
         size = self.scheme.group_size
-        inputs = sorted({spec.hidden_size, spec.num_heads * spec.head_size, spec.intermediate_size})
+        inputs = sorted({spec.hidden_size, spec.num_heads * spec.head_size, *spec.mlp_sizes})
         if size != -1 and any(each % size for each in inputs):
             fitting = [each for each in (256, 128, 64, 32, 16, 8) if not any(width % each for width in inputs)]
             ways = " or ".join(map(str, [*fitting[:3], -1]))

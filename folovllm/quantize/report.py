@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from folovllm.layers.moe import block_of
+
 
 @dataclass(frozen=True)
 class LayerError:
@@ -16,6 +18,10 @@ class LayerError:
 
     name: str
     error: float
+    tokens: int
+    """Of the calibration text that its inputs were seen of."""
+    method: str
+    """rtn in a report of gptq: an expert's, which saw too few tokens."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,17 @@ class Report:
     seconds: float
     errors: list[LayerError]
     """Of every linear layer, the largest first."""
+
+    @property
+    def rare_experts(self) -> str | None:
+        """How many weights of experts were rounded to the nearest code for want of tokens, if any."""
+        of_experts = [each for each in self.errors if block_of(each.name) == "experts"]
+        rare = [each.tokens for each in of_experts if each.method != self.method]
+        return (
+            f"{len(rare):,} of {len(of_experts):,} weights of experts are rounded to the nearest code and not by "
+            f"{self.method}: they saw {min(rare):,} to {max(rare):,} tokens of the calibration text, which is too few"
+            if rare else None
+        )  # fmt: skip
 
     @property
     def loss_rise(self) -> float | None:

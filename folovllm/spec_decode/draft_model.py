@@ -29,6 +29,7 @@ from folovllm.models.greedy_run import greedy_run, prepared_run
 from folovllm.request import Sequence
 from folovllm.sample.sampler import greedy
 from folovllm.sampling_params import SamplingType
+from folovllm.spec_decode.draft_graphs import DraftGraphs
 from folovllm.utils.upload import upload
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.input_batch import StepInputs
@@ -46,12 +47,14 @@ class DraftModelProposer:
     model: the draft, whose weights and keys are on `device`.
     kv_cache: its own, with as many blocks as the large model's, of the same size; num_swap_blocks, too, as there.
     seed: of the draft tokens that are drawn.
+    graphs: of its forwards, on a GPU.
     """
 
     def __init__(
-        self, model: DecoderForCausalLM, kv_cache: KVCache, num_swap_blocks: int, device: torch.device, seed: int = 0
-    ) -> None:
-        self.model, self.kv_cache, self.device = model, kv_cache, device
+        self, model: DecoderForCausalLM, kv_cache: KVCache, num_swap_blocks: int, device: torch.device, seed: int = 0,
+        graphs: DraftGraphs | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.kv_cache, self.device, self.graphs = model, kv_cache, device, graphs
         mover = PinnedBlockMover if device.type == "cuda" else BlockMover
         self.mover = mover(kv_cache, num_swap_blocks)
         for tensor in kv_cache.tensors:  # a slot may be read that was never written, and 0 * nan is nan
@@ -63,10 +66,15 @@ class DraftModelProposer:
     @torch.inference_mode()
     def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
         """The draft's likeliest continuation of each sequence, counts[i] tokens."""
+        if (on_device := self.propose_on_device(seqs, counts)) is not None:
+            tokens, lengths = iter(on_device[0].tolist()), on_device[1]
+            drafts = [[next(tokens) for _ in range(length)] for length in lengths]
+            self.drafted(seqs, drafts)
+            return drafts
         prepared = prepared_run(self.model)
         if prepared is None:
             return self._draw(seqs, counts, None)
-        drafts: list[list[int]] = [[] for _ in seqs]
+        drafts = [[] for _ in seqs]
         indices = self._up_to_date(seqs, counts, FEW)
         if not indices:
             return drafts
@@ -81,6 +89,24 @@ class DraftModelProposer:
         return drafts
 
     @torch.inference_mode()
+    def propose_on_device(self, seqs: list[Sequence], counts: list[int]) -> tuple[torch.Tensor, list[int]] | None:
+        if self.graphs is None or len(seqs) > self.graphs.sizes[-1] or max(counts, default=0) > self.graphs.most:
+            return None
+        indices, lengths = self._up_to_date(seqs, counts, 1), [0] * len(seqs)
+        if not indices:
+            return torch.zeros(0, dtype=torch.int64, device=self.device), lengths
+        chosen, wanted = [seqs[index] for index in indices], [counts[index] for index in indices]
+        for index, count in zip(indices, wanted, strict=True):
+            lengths[index] = count
+        last = [seq.get_last_token_id() for seq in chosen]
+        return self.graphs.run(last, [seq.get_len() - 1 for seq in chosen], wanted, _tables(chosen)), lengths
+
+    def drafted(self, seqs: list[Sequence], drafts: list[list[int]]) -> None:
+        for seq, draft in zip(seqs, drafts, strict=True):
+            if draft:
+                self._held[seq.seq_id] = seq.get_len(), draft[:-1]
+
+    @torch.inference_mode()
     def propose_with_probabilities(
         self, seqs: list[Sequence], counts: list[int]
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
@@ -93,8 +119,14 @@ class DraftModelProposer:
 
     @torch.inference_mode()
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
-        self.model(inputs.input_ids, inputs.positions, inputs.metadata)
-        for seq, (_, _, seq_len) in zip(seqs, inputs.metadata.spans, strict=True):
+        prompts = None if self.graphs is None or not len(inputs.packed) else self.graphs.prompts
+        shape = None if prompts is None else prompts.shape_for(inputs.num_new.tolist())
+        if prompts is not None and shape is not None:
+            prompts.replay(inputs, shape)
+        else:
+            self.model(inputs.input_ids, inputs.positions, inputs.metadata)
+        for seq, num_new in zip(seqs, inputs.num_new.tolist(), strict=True):
+            seq_len = seq.num_computed_tokens + num_new
             if seq_len <= seq.get_len():  # else these are draft tokens, of which propose() has taken note
                 self._held[seq.seq_id] = seq_len, []
 
@@ -172,6 +204,12 @@ class DraftModelProposer:
             ids += tokens_between(seq, start, end)
             self._held[seq.seq_id] = end, []
         nums = [end - start for (_, end), start in zip(behind, starts, strict=True)]
+        tables = _tables([seq for seq, _ in behind])
+        if self.graphs is not None and set(nums) == {1} and len(nums) <= self.graphs.sizes[-1]:
+            self.graphs.run(
+                ids, starts, nums, _tables([seq for seq, _ in behind])
+            )  # for the keys; what follows is known
+            return
         self._forward(ids, starts, nums, _tables([seq for seq, _ in behind]))
 
     def _forward(self, ids: list[int], starts: list[int], nums: list[int], tables: np.ndarray) -> torch.Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from folovllm.core.group_tables import held_blocks
 from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import Drafts, SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
@@ -36,10 +37,11 @@ class DeltaEncoder(EngineObserver):
     """Collects events as they happen; take() gives a step's record the fields for them.
 
     now: the time in microseconds, as the record has it.
+    have_windows: a table may lose blocks whenever room for its sequence is asked for, be it in the step or not.
     """
 
-    def __init__(self, now: Callable[[], int], *, with_texts: bool) -> None:
-        self._now, self._with_texts = now, with_texts
+    def __init__(self, now: Callable[[], int], *, with_texts: bool, have_windows: bool) -> None:
+        self._now, self._with_texts, self._have_windows = now, with_texts, have_windows
         self._num_requests = self._num_seqs = 0
         self._requests: dict[str, tuple[int, Request]] = {}  # by id, of the unfinished ones
         self._numbers: dict[Sequence, int] = {}
@@ -114,7 +116,7 @@ class DeltaEncoder(EngineObserver):
 
     def has_changes(self, output: SchedulerOutput) -> bool:
         """If not, the same sequences decode as in the step before, in the same blocks."""
-        return bool(self.events or output.grown_seqs or self._rows_differ(output))
+        return bool(self._have_windows or self.events or output.grown_seqs or self._rows_differ(output))
 
     def _rows_differ(self, output: SchedulerOutput) -> bool:
         """Whether other sequences compute, or other than their newest token, than in the step before."""
@@ -221,9 +223,10 @@ class DeltaEncoder(EngineObserver):
     def _add_tables(self, fields: Fields, output: SchedulerOutput) -> None:
         """Block tables that differ from what the record before left."""
         tables = []
-        for seq in dict.fromkeys([*self._gone, *self._moved, *output.grown_seqs]):
+        losing = [*self._tables] if self._have_windows else []
+        for seq in dict.fromkeys([*self._gone, *self._moved, *output.grown_seqs, *losing]):
             before = self._tables.setdefault(seq, [])
-            after = seq.block_ids if seq.status is RUNNING else []
+            after = held_blocks(seq) if seq.status is RUNNING else []
             place = len(before)
             if after[:place] != before:  # else it has grown at its end, if at all
                 place = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(after))

@@ -120,7 +120,8 @@ class StepRecord:
     forks: list[tuple[int, int]] = field(default_factory=list)
     """(parent, child): the child has all that the parent computes in this step, and draws from its logits."""
     tables: list[tuple[int, int, list[int]]] = field(default_factory=list)
-    """(sequence, place, blocks): from that place on, its block table is these blocks, and nothing behind them."""
+    """(sequence, place, blocks): from that place on, its block table is these blocks, and nothing behind them.
+    Tables of several groups of layers come one after the other."""
     copies: list[tuple[int, int]] = field(default_factory=list)
     """(from, to): blocks copied before the step computes (copy-on-write)."""
     swapped_out: list[tuple[int, int]] = field(default_factory=list)

@@ -64,7 +64,10 @@ class Tracer(EngineObserver):
         self, writer: TraceWriter, scheduler: Scheduler, observers: Observers, header: Header, clock: Clock
     ) -> None:
         self.writer, self.scheduler, self._clock, self._began = writer, scheduler, clock, clock()
-        self.deltas = DeltaEncoder(lambda: self.microseconds(clock()), with_texts=header.texts)
+        have_windows = scheduler.kv.groups.have_windows
+        self.deltas = DeltaEncoder(
+            lambda: self.microseconds(clock()), with_texts=header.texts, have_windows=have_windows
+        )
         self._with_texts = header.texts
         self._steps: deque[_Step] = deque()  # two where the engine runs ahead
         self._num_written = 0

@@ -8,35 +8,32 @@ import sys
 
 import torch
 
-GIB = 2**30
+GIB, PIECE = 2**30, 2**26
+_freed = 0
 
 
 def free_memory_bytes(device: torch.device) -> int:
     """Memory that can be taken without pushing anything else out."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return _linux_available_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _linux_available_bytes() -> int | None:
-    """MemAvailable counts reclaimable page cache as free; SC_AVPHYS_PAGES would not."""
     try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+        with open("/proc/meminfo") as file:  # it counts reclaimable page cache as free, SC_AVPHYS_PAGES would not
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def release_freed_memory() -> None:
+def release_freed_memory(freed: int = PIECE) -> None:
     """Give memory that has been freed back to the system, where the C library can (glibc's malloc_trim).
 
     glibc keeps freed pieces of up to 32 MB for itself. While one form of the weights is replaced by another,
-    piece by piece, that would add up to a second copy.
+    piece by piece, that would add up to a second copy. All of the heap is walked through, which takes milliseconds.
+    So pieces of `freed` bytes wait until they are PIECE together.
     """
-    if sys.platform == "linux":
+    global _freed
+    _freed += freed
+    if _freed >= PIECE and sys.platform == "linux":
+        _freed = 0
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have no such function
         if trim is not None:
             trim(0)

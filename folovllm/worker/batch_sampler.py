@@ -104,18 +104,28 @@ class BatchSampler:
         """How many of the likeliest tokens each of them reports beside the drawn one; None: nothing."""
         return [num_reported(row) for row in self.rows_of(seqs)]
 
-    def prepare(self, seqs: list[Sequence]) -> GumbelParams | None:
+    def prepare(self, seqs: list[Sequence], counts: np.ndarray | None = None) -> GumbelParams | None:
         """Before the forward is queued: what draw() needs of `seqs` besides their logits, so that it is on its way to
         the device while the device computes. A processor's error waits until draw() meets it, too.
 
-        Returns the settings with which a CUDA graph draws them; None: the kernel is not used.
+        Returns the settings with which a CUDA graph draws them; None: the kernel is not used. counts: each of them
+        draws so many tokens, each from a row. None, too, where a draw needs the tokens before it.
         """
         batch = self._kernel_batch_for(seqs) if self.uses_kernel else None
         others = seqs if batch is None else [seqs[index] for index in batch.others]
         if others:
             with contextlib.suppress(Exception):
                 self._groups_of(others)
-        return None if batch is None else batch.params
+        if batch is None or counts is None:
+            return None if batch is None else batch.params
+        if batch.others:
+            return None
+        (of_rows,) = upload(self.device, np.arange(len(seqs)).repeat(counts))
+        return GumbelParams(batch.params.packed.index_select(1, of_rows))
+
+    def draws_at_once(self, seqs: list[Sequence]) -> bool:
+        """Whether the kernel draws them all, from any rows of theirs, whatever came before."""
+        return self.uses_kernel and not self._kernel_batch_for(seqs).others
 
     def greedy_tokens(self, seqs: list[Sequence], logits: torch.Tensor) -> torch.Tensor | None:
         """What all of `seqs` draw from any logits of theirs, whatever came before: None where one of them may not draw

@@ -25,7 +25,7 @@ vLLM: v1/cudagraph_dispatcher.py, compilation/cuda_graph.py, v1/worker/gpu_model
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -247,21 +247,39 @@ def bytes_of_graphs(
 
     vLLM: v1/worker/gpu_model_runner.py (profile_cudagraph_memory)
     """
+    others = 0
+
+    def record() -> CudaGraphs:
+        nonlocal others
+        graphs = CudaGraphs(
+            model, sizes[-2:], max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device,
+            draws=draws, prompt_shapes=prompt_shapes[-2:],
+        )  # fmt: skip
+        others = (len(sizes) - len(graphs.sizes)) * graphs.graph_bytes[graphs.sizes[0]]
+        if graphs.prompts is not None:
+            recorded = graphs.prompts.graph_bytes
+            others += (len(prompt_shapes) - len(recorded)) * recorded[min(recorded)]
+        return graphs
+
+    taken = bytes_over_null_block(
+        model, backend, record, block_size=block_size, dtype=cache_dtype or dtype, device=device
+    )
+    return taken + others
+
+
+def bytes_over_null_block(
+    model: DecoderForCausalLM, backend: type[AttentionBackend], record: Callable[[], object], *, block_size: int,
+    dtype: torch.dtype, device: torch.device,
+) -> int:  # fmt: skip
+    """Device memory that what `record` makes takes, over a cache of the null block alone. It is thrown away."""
     torch.cuda.empty_cache()
     free_before = torch.cuda.mem_get_info(device)[0]
-    cache = KVCache(model, backend, num_blocks=1, block_size=block_size, dtype=cache_dtype or dtype, device=device)
+    cache = KVCache(model, backend, num_blocks=1, block_size=block_size, dtype=dtype, device=device)
     cache_bytes = cache.num_bytes
-    graphs = CudaGraphs(
-        model, sizes[-2:], max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device, draws=draws,
-        prompt_shapes=prompt_shapes[-2:],
-    )  # fmt: skip
+    made = record()
     taken = free_before - torch.cuda.mem_get_info(device)[0] - cache_bytes
-    others = (len(sizes) - len(graphs.sizes)) * graphs.graph_bytes[graphs.sizes[0]]
-    if graphs.prompts is not None:
-        recorded = graphs.prompts.graph_bytes
-        others += (len(prompt_shapes) - len(recorded)) * recorded[min(recorded)]
-    del graphs, cache
+    del made, cache
     for layer in model.attention_layers:
         layer.kv_cache = None
     torch.cuda.empty_cache()
-    return taken + others
+    return taken

@@ -104,6 +104,7 @@ class InputBatch:
         self.num_known = np.zeros(max_num_seqs, np.int64)  # tokens that the host knows: all, or all but the last
         self.num_computed = np.zeros(max_num_seqs, np.int64)
         self.last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self.device_drafts: torch.Tensor | None = None  # the next step's draft tokens, if the device alone knows them
         self._serials = np.zeros(max_num_seqs, np.int64)
         self._num_added = 0
         self.clear()
@@ -187,7 +188,10 @@ class InputBatch:
         if len(unknown) == len(flat.rows):
             torch.index_select(self.last_tokens, 0, unknown_rows, out=input_ids[: len(unknown)])
         elif len(unknown):
-            input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
+            drafts = self.device_drafts
+            tokens = self.last_tokens.index_select(0, unknown_rows) if drafts is None else drafts
+            input_ids.index_copy_(0, unknown_at, tokens)
+        self.device_drafts = None
         metadata = AttentionMetadata(
             query_start_loc=starts, seq_lens=lens, slot_mapping=slots, block_tables=tables, decode_order=order,
             max_query_len=int(num_new.max()) if pad_to is None else 1, max_seq_len=flat.max_seq_len,

@@ -17,12 +17,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
+import numpy as np
 import torch
 
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
+from folovllm.sample.gumbel import GumbelParams
 from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
@@ -101,7 +103,7 @@ class ModelRunner:
         inputs = self.batch.prepare(seqs, nums, forks, size, shape)
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))
-        gumbel_params = self.sampling.prepare(drawing) if drawing and drafts is None else None
+        gumbel_params = self._prepare_draws(drawing, None if drafts is None else inputs.num_drawn)
         logits = drawn = None
         if self.graphs is None or size is None:
             if num_tokens > len(seqs):  # else every row is a last one
@@ -114,12 +116,13 @@ class ModelRunner:
             if self.speculation is not None and scheduled.num_prompt_tokens:
                 self.speculation.proposer.computed(seqs, inputs)
         else:
-            if inputs.logits_at is not None:
-                gumbel_params = None  # not every row draws, or one draws that has none: the graph cannot know
-            hidden, logits, tokens = self.graphs.replay(inputs, size, gumbel_params)
-            drawn = None if gumbel_params is None else tokens[: len(drawing)]
+            # Else not every row draws, or one draws that has none: the graph cannot know.
+            graph_draws = gumbel_params is not None and inputs.logits_at is None
+            hidden, logits, tokens = self.graphs.replay(inputs, size, gumbel_params if graph_draws else None)
+            drawn = tokens if graph_draws else None
         if drawing:
             num_logits = int(inputs.num_drawn.sum())
+            drawn = None if drawn is None else drawn[:num_logits]
             if logits is None:
                 logits = self.model.compute_logits(_at(hidden, inputs.logits_at, num_logits))
             else:
@@ -127,7 +130,9 @@ class ModelRunner:
             if self.speculation is None or drafts is None:
                 self._draw(step, drawing, inputs, logits, drawn)
             else:
-                self.speculation.verify(step, drawing, drafts, inputs, logits)
+                if drawn is None and gumbel_params is not None:
+                    drawn = gumbel_params.draw(logits, _at(inputs.positions, inputs.logits_at, num_logits))
+                self.speculation.verify(step, drawing, drafts, inputs, logits, drawn)
         else:
             self.batch.advance(inputs, [])
         if len(step.draws) < len(step.rows):
@@ -135,6 +140,12 @@ class ModelRunner:
         if scheduled.num_prompt_tokens:
             step.prompt_logprobs = self.prompt_logprobs.gather(seqs, nums, hidden)
         return step
+
+    def _prepare_draws(self, seqs: list[Sequence], counts: np.ndarray | None) -> GumbelParams | None:
+        """counts: of a step with draft tokens."""
+        if not seqs or (counts is not None and self.speculation is not None and self.speculation.rejects):
+            return None
+        return self.sampling.prepare(seqs, counts)
 
     def _draw(
         self,

@@ -47,3 +47,13 @@ class DrawingProposer(Proposer, Protocol):
         self, seqs: list[Sequence], counts: list[int]
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
         """As propose(), with tokens that are drawn; and what they were drawn from, [len(tokens[i]), vocab] each."""
+
+
+@runtime_checkable
+class DeviceProposer(Proposer, Protocol):
+    def propose_on_device(self, seqs: list[Sequence], counts: list[int]) -> tuple[torch.Tensor, list[int]] | None:
+        """As propose(), without a wait: the tokens on the device, [all of them], those of a sequence together; and how
+        many each sequence has. None: it cannot."""
+
+    def drafted(self, seqs: list[Sequence], drafts: list[list[int]]) -> None:
+        """What propose_on_device() has named for these sequences, which the host knows by now."""

@@ -23,9 +23,11 @@ from folovllm.utils.upload import upload
 from folovllm.worker.async_output import AsyncModelRunnerOutput, LaterLogprobs, LogprobsCopy
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch, StepInputs
-from folovllm.worker.model_runner_output import Failures
-from folovllm.worker.proposer import DrawingProposer, Proposer
+from folovllm.worker.proposer import DeviceProposer, DrawingProposer, Proposer
 from folovllm.worker.verify import verify
+
+UNKNOWN = -1
+"""In the place of a draft token."""
 
 
 class Speculation:
@@ -37,12 +39,22 @@ class Speculation:
         self.proposer, self.batch, self.sampling, self.rejects = proposer, batch, sampling, rejects
         self._probs: dict[str, torch.Tensor] = {}
         """By sequence id: what this step's draft tokens were drawn from, [draft tokens, vocab]."""
+        self._on_device: torch.Tensor | None = None
+        """This step's draft tokens, where the host does not know them before verify()."""
 
     def propose(self, scheduled: SchedulerOutput) -> dict[str, list[int]]:
-        """The draft tokens by sequence id, which the batch then has: no more than there is room for."""
+        """The draft tokens by sequence id, which the batch then has: no more than there is room for. Those that the
+        device alone knows are UNKNOWN until verify()."""
         seqs = [seq for seq in scheduled.scheduled_seqs if seq.seq_id in scheduled.num_lookahead_tokens]
         counts = [scheduled.num_lookahead_tokens[seq.seq_id] for seq in seqs]
         drafts: dict[str, list[int]] = {}
+        self._on_device, found = None, None
+        at_once = not self.rejects and self.sampling.draws_at_once(scheduled.rows)
+        if at_once and isinstance(self.proposer, DeviceProposer):
+            found = self.proposer.propose_on_device(seqs, counts)
+        if found is not None:
+            self._on_device = self.batch.device_drafts = found[0]
+            return {seq.seq_id: [UNKNOWN] * length for seq, length in zip(seqs, found[1], strict=True)}
         if self.rejects:
             assert isinstance(self.proposer, DrawingProposer)  # speculative_config has no other
             named, probs = self.proposer.propose_with_probabilities(seqs, counts)
@@ -55,37 +67,65 @@ class Speculation:
         return drafts
 
     def verify(
-        self,
-        step: AsyncModelRunnerOutput,
-        seqs: list[Sequence],
-        drafts: dict[str, list[int]],
-        inputs: StepInputs,
-        logits: torch.Tensor,
-    ) -> None:
+        self, step: AsyncModelRunnerOutput, seqs: list[Sequence], drafts: dict[str, list[int]], inputs: StepInputs,
+        logits: torch.Tensor, drawn: torch.Tensor | None,
+    ) -> None:  # fmt: skip
         """Draw for `seqs`, each from the rows of `logits` that are its own, and put all that comes of it into `step`.
 
-        logits: [sum of inputs.num_drawn, vocab].
+        logits: [sum of inputs.num_drawn, vocab].  drawn: a token of each row, where none depends on those before it.
         """
+        if drawn is None:
+            drawn = self.sampling.greedy_tokens(seqs, logits)
+        if drawn is None:
+            gained = self._draw_in_turn(step, seqs, drafts, inputs, logits)
+        else:
+            gained = self._take_drawn(step, seqs, drafts, inputs, drawn)
+        self.batch.settle(inputs, seqs, gained)
+        for seq, token_ids in zip(seqs, gained, strict=True):
+            if seq.seq_id in drafts:
+                step.drafts[seq.seq_id] = VerifiedDraft(drafts[seq.seq_id], token_ids[1:])
+
+    def _take_drawn(
+        self, step: AsyncModelRunnerOutput, seqs: list[Sequence], drafts: dict[str, list[int]], inputs: StepInputs,
+        drawn: torch.Tensor,
+    ) -> list[list[int]]:  # fmt: skip
+        """The only wait for the device in such a step."""
+        device_drafts, num_drawn = self._on_device, len(drawn)
+        tokens = (drawn if device_drafts is None else torch.cat([drawn, device_drafts])).tolist()
+        if device_drafts is not None:
+            assert isinstance(self.proposer, DeviceProposer)  # it has named them
+            named = iter(tokens[num_drawn:])
+            for draft in drafts.values():
+                draft[:] = [next(named) for _ in draft]
+            self.proposer.drafted(seqs, [drafts.get(seq.seq_id, []) for seq in seqs])
+        firsts = (inputs.num_drawn.cumsum() - inputs.num_drawn).tolist()
+        step.set_drawn(SamplerOutput(torch.tensor([tokens[first] for first in firsts])), [])
+
+        def draw(indices: list[int], position: int) -> list[int | None]:
+            found = [tokens[firsts[index] + position] for index in indices]
+            return [token_id if token_id >= 0 else None for token_id in found]
+
+        return verify([drafts.get(seq.seq_id, []) for seq in seqs], draw)
+
+    def _draw_in_turn(
+        self, step: AsyncModelRunnerOutput, seqs: list[Sequence], drafts: dict[str, list[int]], inputs: StepInputs,
+        logits: torch.Tensor,
+    ) -> list[list[int]]:  # fmt: skip
+        """One position after the other: what is drawn may depend on what was."""
         firsts = inputs.num_drawn.cumsum() - inputs.num_drawn
         positions = inputs.positions[: len(logits)] if inputs.logits_at is None else inputs.positions[inputs.logits_at]
-        greedy = self.sampling.greedy_tokens(seqs, logits)
-        rows = None if greedy is None else greedy.tolist()
         sampling_rows = self.sampling.rows_of(seqs)
 
         def draw(indices: list[int], position: int) -> list[int | None]:
             some, at = [seqs[index] for index in indices], firsts[indices] + position
-            failures: Failures = {}
-            if greedy is not None and rows is not None:
-                sampled, token_ids = SamplerOutput(greedy[at]), [rows[row] for row in at]
+            if len(at) == len(logits):
+                part, part_positions = logits, positions
             else:
-                if len(at) == len(logits):
-                    part, part_positions = logits, positions
-                else:
-                    (device_at,) = upload(logits.device, at)
-                    part, part_positions = logits[device_at], positions[device_at]
-                drafted = self._drafted(some, drafts, position, logits) if self.rejects else None
-                sampled, failures = self.sampling.draw(some, part, part_positions, drafted=drafted)
-                token_ids = sampled.token_ids.tolist()
+                (device_at,) = upload(logits.device, at)
+                part, part_positions = logits[device_at], positions[device_at]
+            drafted = self._drafted(some, drafts, position, logits) if self.rejects else None
+            sampled, failures = self.sampling.draw(some, part, part_positions, drafted=drafted)
+            token_ids = sampled.token_ids.tolist()
             reported = self.sampling.reported(some) if sampled.logprobs is not None else []
             if position == 0:
                 step.failures = failures
@@ -101,14 +141,10 @@ class Speculation:
             return tokens
 
         try:
-            gained = verify([drafts.get(seq.seq_id, []) for seq in seqs], draw)
+            return verify([drafts.get(seq.seq_id, []) for seq in seqs], draw)
         finally:
             for sampling_row in sampling_rows:
                 sampling_row.ahead.clear()
-        self.batch.settle(inputs, seqs, gained)
-        for seq, token_ids in zip(seqs, gained, strict=True):
-            if seq.seq_id in drafts:
-                step.drafts[seq.seq_id] = VerifiedDraft(drafts[seq.seq_id], token_ids[1:])
 
     def _drafted(
         self, seqs: list[Sequence], drafts: dict[str, list[int]], position: int, logits: torch.Tensor

@@ -66,8 +66,11 @@ class _Drawing:
             engine.update(attention_backend="dense", block_size=longest, num_kv_blocks=rng.randint(1, 5))
         else:
             engine["block_size"] = block_size = rng.choice([1, 2, 3, 4, 4, 8, 16])
-            least = -(-longest // block_size)
-            engine["num_kv_blocks"] = rng.choice([max(2, least // 2), least, least, least + 3, 2 * least, 8 * least])
+            least, fewer = -(-longest // block_size), 2
+            if case.model.window is not None:  # up to two groups of layers have a table each; then, no length is lost
+                least, fewer = 2 * least, 2 * least
+            fewer = max(fewer, least // 2)
+            engine["num_kv_blocks"] = rng.choice([fewer, least, least, least + 3, 2 * least, 8 * least])
             if self.often(0.2):
                 engine["attention_backend"] = "paged_torch"
         case.swap_blocks = rng.choice([0, 0, 3, 20, 200])
@@ -144,7 +147,7 @@ class _Drawing:
         """False where the engine has no room for any."""
         width = self.rng.choice([1, 2, 3, 4])
         longest = min(len(asked.prompt) + asked.params["max_tokens"], case.longest)
-        needed = width * -(-longest // case.engine["block_size"])
+        needed = width * -(-longest // case.engine["block_size"]) * (1 if case.model.window is None else 2)
         if width > case.max_num_seqs or needed > case.engine["num_kv_blocks"]:
             return False
         asked.params.update(use_beam_search=True, best_of=width, n=self.rng.randint(1, width), temperature=0.0)

@@ -6,6 +6,9 @@ every step that computes, and says so if a sequence reads what is not its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from folovllm import LLMEngine
@@ -15,9 +18,47 @@ from folovllm.engine.stats import EngineStats
 from folovllm.outputs import RequestOutput
 from folovllm.request import SequenceStatus
 from tests.campaign.case import Wrong
-from tests.m3.shadow_cache import ShadowCache
+from tests.m3.shadow_cache import ShadowCache, _copy, prefix_hashes
 
 GROWING = ("preemptions", "prefix_cache_queries", "prefix_cache_hits", "steps", "prompt_tokens", "output_tokens")
+
+
+class GroupShadow(ShadowCache):
+    """Of a cache with groups of layers: a slot holds for which group and tokens it was written. windows: of each."""
+
+    def __init__(self, block_size: int, windows: tuple[int | None, ...]) -> None:
+        super().__init__(block_size)
+        self.windows = windows
+
+    def execute(self, output: SchedulerOutput, behind: Mapping[str, list[int]] = MappingProxyType({})) -> None:
+        _copy(self.device, self.swap, output.blocks_to_swap_out)
+        _copy(self.swap, self.device, output.blocks_to_swap_in)
+        _copy(self.device, self.device, output.blocks_to_copy)
+        written: set[tuple[int, int]] = set()
+        rows = []  # of sequences and groups: where queries begin, the first key that they see, hashes of all keys
+        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
+            drafts, start = behind.get(seq.seq_id, []), seq.num_computed_tokens
+            hashes = prefix_hashes(seq, drafts)[: start + num_tokens + len(drafts)]
+            for group, (table, window) in enumerate(zip(seq.tables, self.windows, strict=True)):
+                first = 0 if window is None else max(0, start - window + 1)
+                rows.append((seq.seq_id, table, start, first, [hash((group, each)) for each in hashes]))
+        for _, table, start, _, hashes in rows:
+            for position in range(start, len(hashes)):
+                slot = self._place(table, position)
+                assert slot not in written, f"two sequences write to block and offset {slot}"
+                written.add(slot)
+                self.device.setdefault(slot[0], {})[slot[1]] = hashes[position]
+        for name, table, _, first, hashes in rows:
+            for position in range(first, len(hashes)):
+                block, offset = self._place(table, position)
+                assert self.device.get(block, {}).get(offset) == hashes[position], (
+                    f"{name} reads what is not its token {position} in block {block}, offset {offset}"
+                )
+
+    def _place(self, table: list[int], position: int) -> tuple[int, int]:
+        block = table[position // self.block_size]
+        assert block != 0, "the null block is nobody's"
+        return block, position % self.block_size
 
 
 class Watch:
@@ -30,7 +71,7 @@ class Watch:
         self._ranked: set[str] = set()  # requests with best_of > n: their last output holds the best n, numbered anew
         self._not_its_own: str | None = None  # the first thing that was read and is another's
         if not engine.core.run_ahead:  # which computes tokens that are not known yet
-            self._follow(ShadowCache(engine.config.cache_config.block_size))
+            self._follow(GroupShadow(engine.config.cache_config.block_size, engine.scheduler.kv.groups.windows))
 
     def _follow(self, shadow: ShadowCache) -> None:
         runner = self.engine.runner
@@ -86,12 +127,12 @@ class Watch:
         ):
             holders = [0] * (pool.num_blocks + 1)
             for seq in seqs:
-                for block in seq.block_ids if seq.status is status else ():
+                for block in filter(None, chain(*seq.tables)) if seq.status is status else ():
                     holders[block] += 1
             self._count_pool(name, pool, holders)
         for seq in seqs:
-            if seq.block_ids and seq.status not in (SequenceStatus.RUNNING, SequenceStatus.SWAPPED):
-                raise Wrong("blocks", f"{seq.seq_id} is {seq.status.name} and holds blocks {seq.block_ids}")
+            if any(seq.tables) and seq.status not in (SequenceStatus.RUNNING, SequenceStatus.SWAPPED):
+                raise Wrong("blocks", f"{seq.seq_id} is {seq.status.name} and holds blocks {seq.tables}")
             if UNKNOWN in seq.data.output_token_ids[:-1]:
                 raise Wrong("tokens", f"{seq.seq_id} has a token that is not known: {seq.data.output_token_ids}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
 from folovllm.entrypoints.cli.info import collect
 from tests.cli.support import run
+from workshop.model_types import make_model
 
 
 def test_info_json_says_what_can_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,3 +48,14 @@ def test_info_says_what_runs_the_layers_and_why_not_the_kernels(monkeypatch: pyt
     layers = collect()["layers"]
     assert list(layers)[-1] == "torch"
     assert layers["torch"] is None
+
+
+def test_info_says_what_memory_a_model_of_transformers_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Gemma 2: a block has 16 tokens of 2 of its 4 layers, keys and values, 2 heads of 16 numbers of 4 bytes: 8 KiB."""
+    make_model("gemma2").save_pretrained(tmp_path)
+    code, out, _ = run(["info", "--json", "--model", str(tmp_path)], capsys)
+    cache = json.loads(out)["kv_cache"]
+    assert code == 0
+    assert cache["model_impl"] == "transformers"
+    assert cache["text"].startswith("16,384 blocks of 16 tokens in 1 of 2 groups of layers = ")
+    assert "512 tokens, 128.0 MiB (all that max_num_seqs and max_model_len can use)" in cache["text"]

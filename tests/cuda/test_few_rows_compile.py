@@ -42,4 +42,4 @@ def test_enough_is_under_way_and_eight_rows_take_few_instructions(compiled: Kern
         assert kernel["cp.async.cg.shared.global"] > 0, name
         if name.endswith(" 8 rows"):
             assert 64 * kernel["under_way"] >= LATENCY * BANDWIDTH * 0.9, name
-            assert kernel["size"] <= 1000, name
+            assert kernel["size"] <= 1100, name

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from folovllm import LLMEngine, SamplingParams
+from folovllm import LLM, LLMEngine, SamplingParams
+from folovllm.attention.backends.triton import TritonBackend
+from folovllm.engine.build_proposer import DraftRecorder
 from folovllm.worker.cuda_graph import bytes_of_graphs, capture_sizes
+from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.prompt_graph import PromptGraphs
 from folovllm.worker.prompt_shape import MAX_PROMPTS, PromptShape, prompt_shapes
 from tests.fake_cuda import FakeCuda, fake_cuda_machine
@@ -192,3 +195,31 @@ def test_their_memory_is_within_the_share(folder: Path, shapes_only: FakeCuda) -
         prompt_shapes=prompt_shapes(4096, NUM_SEQS),
     )  # fmt: skip
     assert taken <= foretold <= 2 * taken
+
+
+def test_what_a_drafts_graphs_take_is_kept_back_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cache is as large as memory allows. The draft's own prompts are among its graphs."""
+    num_bytes, more, sizes = DraftRecorder.num_bytes, [0, 10 << 20], []
+    speculative = {"method": "draft_model", "num_speculative_tokens": 3}
+    with fake_cuda_machine(numbers=False, total_bytes=120 << 20, context_bytes=0, prompt_graphs=True) as machine:
+
+        def watched(self: DraftRecorder, block_size: int) -> int:
+            said = num_bytes(self, block_size)
+            before = machine.devices[0].bytes_in_use
+            KVCache(
+                self.draft, TritonBackend, num_blocks=1, block_size=block_size, dtype=self.dtype, device=self.device
+            )
+            made = self.record(block_size)
+            assert made.prompts is not None
+            assert said * 0.9 < machine.devices[0].bytes_in_use - before <= said + (1 << 20)  # and the null block
+            return said + more[len(sizes)]
+
+        monkeypatch.setattr(DraftRecorder, "num_bytes", watched)
+        for _ in more:
+            llm = LLM(
+                dtype="float32", device="cuda", gpu_memory_utilization=SHARE, speculative_config=speculative,
+                max_num_batched_tokens=512, max_num_seqs=64,
+            )  # fmt: skip
+            sizes.append(llm.engine.core.cache_size)
+            del llm
+    assert sizes[0].num_blocks - sizes[1].num_blocks == pytest.approx(more[1] / sizes[0].block_bytes, abs=2)

@@ -3,6 +3,7 @@ Face's, one by one, in float32. Faults that are planted change them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from folovllm import LLM, SamplingParams
 from folovllm.layers import moe
 from folovllm.layers.moe import Groups, Routing
+from folovllm.models import one_call
 from tests.fake_cuda import FakeCuda
 from tests.helpers import some
 from tests.m3.oracle import Oracle
@@ -122,6 +124,9 @@ def test_rounded_experts_are_cut_as_one_rank_rounds_them(tmp_path: Any, rank_thr
     assert one == two
 
 
+# Faults of the layers as modules, and then those of all layers in one call.
+
+
 def fault_no_weights(patch: pytest.MonkeyPatch) -> None:
     """They are not divided by their sum."""
     right = moe.route
@@ -150,14 +155,58 @@ def fault_other_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(moe, "put_back", exchanged)
 
 
-@pytest.mark.parametrize("fault", [fault_no_weights, fault_swapped_experts, fault_other_order])
-def test_a_planted_fault_changes_the_tokens(qwen: Oracle, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts = prompts_that_begin_alike()[:4]
-    asked = [(prompt, GREEDY) for prompt in prompts]
-    want = [[qwen.greedy(prompt, 8)] for prompt in prompts]
-    assert token_ids(serve(engine_of(qwen), asked)) == want
+def fault_router_in_bfloat16(patch: pytest.MonkeyPatch) -> None:
+    right = moe.route
+    patch.setattr(moe, "route", lambda logits, *args, **kwargs: right(logits.bfloat16(), *args, **kwargs))
+
+
+def fault_in_the_table(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], None]) -> None:
+    right = one_call._experts
+
+    def changed(mlp: Any) -> Any:
+        found, products = right(mlp)
+        change(found, products)
+        return found, products
+
+    patch.setattr(one_call, "_experts", changed)
+
+
+def fault_no_weights_in_one_call(patch: pytest.MonkeyPatch) -> None:
+    fault_in_the_table(patch, lambda found, _: setattr(found, "renormalize", 0))
+
+
+def fault_swapped_experts_in_one_call(patch: pytest.MonkeyPatch) -> None:
+    """Each has two products, each product a weight and a bias."""
+    fault_in_the_table(patch, lambda _, products: products.__setitem__(slice(0, 8), [*products[4:8], *products[0:4]]))
+
+
+def fault_one_expert_fewer_in_one_call(patch: pytest.MonkeyPatch) -> None:
+    fault_in_the_table(patch, lambda found, _: setattr(found, "top_k", found.top_k - 1))
+
+
+FAULTS = [
+    (fault_no_weights, True), (fault_swapped_experts, True), (fault_other_order, True),
+    (fault_router_in_bfloat16, True), (fault_no_weights_in_one_call, False),
+    (fault_swapped_experts_in_one_call, False), (fault_one_expert_fewer_in_one_call, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "eager"), FAULTS)
+def test_a_planted_fault_changes_what_is_said(
+    qwen: Oracle, fault: Any, eager: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens, or at least how likely they are: see the tolerance of the test on log-probabilities."""
+    params = SamplingParams(temperature=0, max_tokens=8, logprobs=0)
+    asked = [(prompt, params) for prompt in prompts_that_begin_alike()[:4]]
+
+    def check() -> None:
+        for output in serve(engine_of(qwen, enforce_eager=eager), asked):
+            qwen.assert_logprobs(output, tolerance=1e-5)
+
+    check()
     fault(monkeypatch)
-    assert token_ids(serve(engine_of(qwen), asked)) != want
+    with pytest.raises(AssertionError):
+        check()
 
 
 @pytest.mark.slow

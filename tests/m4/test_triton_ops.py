@@ -183,6 +183,9 @@ class NoCache:
 class NoMetadata:
     slot_mapping = None
 
+    def of_group(self, group: int) -> NoMetadata:
+        return self
+
 
 def hidden_states(model) -> torch.Tensor:
     for layer in model.attention_layers:

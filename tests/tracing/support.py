@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from folovllm.config import SchedulerConfig
+from folovllm.core.group_tables import held_blocks
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.observer import Observers
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import make_header
@@ -25,7 +27,10 @@ BLOCK_SIZE = 16
 class Simulated:
     """Requests through the real scheduler. A step takes `step_seconds`; every token drawn is 7."""
 
-    def __init__(self, path: Path, *, num_blocks: int = 64, max_num_seqs: int = 8, budget: int = 64) -> None:
+    def __init__(
+        self, path: Path, *, num_blocks: int = 64, max_num_seqs: int = 8, budget: int = 64,
+        windows: tuple[int | None, ...] = (None,),
+    ) -> None:  # fmt: skip
         config = SchedulerConfig(
             max_num_batched_tokens=budget,
             max_num_seqs=max_num_seqs,
@@ -34,7 +39,10 @@ class Simulated:
             long_prefill_token_threshold=0,
         )
         observers = Observers()
-        kv = KVCacheManager(num_blocks, BLOCK_SIZE, num_blocks, enable_prefix_caching=True, observers=observers)
+        kv = KVCacheManager(
+            num_blocks, BLOCK_SIZE, num_blocks, enable_prefix_caching=True, observers=observers,
+            groups=KVCacheGroups(windows, (), BLOCK_SIZE, budget),
+        )  # fmt: skip
         self.scheduler = Scheduler(config, kv, frozenset(), observers=observers)
         self.now, self.step_seconds = 0.0, 0.01
         facts = {"model": "none", "device": "none", "dtype": "none", "preemption_mode": "auto", "clock": "simulated"}
@@ -80,7 +88,7 @@ class Books:
             output = schedule()
             running = seqs(scheduler.running, SequenceStatus.RUNNING)
             self.steps.append({
-                "tables": {seq.seq_id: list(seq.block_ids) for seq in running if seq.block_ids},
+                "tables": {seq.seq_id: list(held_blocks(seq)) for seq in running if seq.block_ids},
                 "swapped": {seq.seq_id for seq in seqs(scheduler.swapped, SequenceStatus.SWAPPED)},
                 "starts": {seq.seq_id: seq.num_computed_tokens for seq in output.scheduled_seqs},
                 "nums": dict(zip([s.seq_id for s in output.scheduled_seqs], output.num_scheduled_tokens, strict=True)),

@@ -18,9 +18,12 @@ from tests.tracing.test_records import SAMPLED, run_engine
 
 
 def play(path: Path, seed: int) -> Books:
-    """Arrivals with common prefixes and forks, aborts, resets, and too few blocks. Returns the books of each step."""
+    """Arrivals with common prefixes and forks, aborts, resets, and too few blocks; in one load of four, layers with a
+    window. Returns the books of each step."""
     draw = random.Random(seed)
-    load = Simulated(path, num_blocks=draw.choice([12, 20, 40]), max_num_seqs=6, budget=draw.choice([16, 64]))
+    sizes, windows = ([20, 40, 80], (None, 20)) if seed % 4 == 3 else ([12, 20, 40], (None,))
+    budget = draw.choice([16, 64])
+    load = Simulated(path, num_blocks=draw.choice(sizes), max_num_seqs=6, budget=budget, windows=windows)
     load.scheduler.preempter.mode = draw.choice(["auto", "swap", "recompute"])
     books = Books(load.scheduler)
     for number in range(40):

@@ -1,5 +1,5 @@
-"""Shared by the tests of hybrid caches: a desk whose sequences have a block table for each group of layers, over a shadow
-that knows which keys each group's queries read."""
+"""Shared by the tests of hybrid caches: a desk whose sequences have a block table for each group of layers, over a
+shadow that knows which keys each group's queries read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whatever comes, however small the cache: each group of layers finds the keys that its queries read, its own and behind
-the sequence's own beginning, and no group holds more than its window needs.
+"""Whatever comes, however small the cache: each group of layers finds the keys that its queries read, its own and
+behind the sequence's own beginning, and no group holds more than its window needs.
 
 The past is checked in a shadow of the KV cache at every step (hybrid_support.py).
 """
@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.core import group_prefixes, kv_cache_manager
-from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core import group_tables, kv_cache_manager
 from folovllm.kv_cache_groups import KVCacheGroups
 from tests.m3.desk_machine import play_random_load
 from tests.transformers_models.hybrid_support import HybridDesk
@@ -22,9 +21,9 @@ WINDOWS = [(None, 5, 5, 5), (None, 6), (7,), (9, 4), (None, None, 1), (None, 12,
 # What a load finds wrong -> where it is planted.
 FAULTS = {
     "a block is freed too early": (KVCacheGroups, "first_block"),
-    "a hit although a block of a window is gone": (group_prefixes, "_first_missing"),
-    "a sibling's blocks are shared although its window has left them": (KVCacheManager, "_serves"),
-    "nothing is freed": (KVCacheManager, "_free_outside_windows"),
+    "a hit although a block of a window is gone": (group_tables, "_first_missing"),
+    "a sibling's blocks are shared although its window has left them": (kv_cache_manager, "serves"),
+    "nothing is freed": (kv_cache_manager, "free_outside_windows"),
     "the first group's blocks are freed first": (kv_cache_manager, "held_blocks"),
 }
 
@@ -72,11 +71,10 @@ def test_a_planted_fault_is_found(fault, monkeypatch):
         "_first_missing": lambda pool, groups, chain, tables, length: (
             right(pool, groups, chain, tables, length) and None
         ),
-        "_serves": lambda *_: True,
-        "_free_outside_windows": lambda *_: None,
+        "serves": lambda *_: True,
+        "free_outside_windows": lambda *_: None,
         "held_blocks": lambda seq: right(seq)[::-1] if seq.further_tables else right(seq),
     }
     monkeypatch.setattr(owner, name, wrong[name])
     with pytest.raises((AssertionError, RuntimeError)):
-        for seed in range(24):
-            play(seed)
+        [play(seed) for seed in range(24)]

@@ -9,13 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.autograd import DeviceType
 
 from workshop.bench.__main__ import build_parser
 from workshop.bench.gpu_kernels import GPUS, NAMES, OTHERS, kernel_seconds
 from workshop.gpu_kit import __main__ as kit
+from workshop.gpu_kit import serving
+from workshop.gpu_kit.goals import goals_table
 from workshop.gpu_kit.kernels import rows_of
 from workshop.gpu_kit.page import page
 from workshop.gpu_kit.parts import ENDING, Part, make_parts, read_races, read_tests
@@ -188,6 +192,40 @@ def test_the_page_has_predicted_beside_measured_for_every_kernel() -> None:
             assert f"| {row['kernel']}" in text
     assert "| greedy, 1 rows" in text
     assert text.count("predicted us") == 2
+
+
+def test_every_goal_is_measured_by_some_part() -> None:
+    record = Record("kit", 9.7, "cuda", tiny=False)
+
+    def add(name: str, **report: list[dict[str, Any]]) -> None:
+        record.parts.append({"name": name, "title": name, "status": "passed", "seconds": 1.0, "report": report})
+
+    add("preset", rows=[{"output_tokens_per_s": 1.0}])
+    add("cache-fp8", rows=[{"output_tokens_per_s": 2.0}])
+    add("decode", rows=[{"batch": batch, "output_tokens_per_s": 3.0} for batch in (1, 8, 64, 256)])
+    for name, seconds in (("8b-bfloat16", 8.0), ("8b-w4a16", 2.0)):
+        add(name, rows=[{"batch": batch, "step_ms": seconds} for batch in (1, 16, 256)])
+    for name, rate in (("weights-bfloat16", 4.0), ("weights-w4a16", 5.0)):
+        add(name, rows=[{"decode_tokens_per_s": rate}])
+    add("speculation", rows=[{"requests": requests, "ratio": 1.5} for requests in (1, 8, 32)])
+    filtered = [{"batch": batch, "sampling": "top-k 20, top-p 0.95", "more": 0.25} for batch in (1, 64, 256)]
+    add("serving", first=[{"prompt": 32, "ms": 6.0}], filters=filtered)
+    here = {row["goal"]: row["here"] for row in goals_table(record)}
+    assert all(figure is not None for figure in here.values()), here
+    assert here["top-k 20 with top-p 0.95, 1: % more"] == 25.0
+
+
+def test_a_first_tokens_time_is_shared_out() -> None:
+    """Two kernels of a step from 100 to 200 us, and one before it."""
+    events = [event(serving.SPAN, 100, 200), event("a", 130, 150), event("b", 160, 190), event("early", 10, 20)]
+    assert serving._time_line(events, on_gpu=False) == {
+        "kernels": 2, "before_us": 30, "kernels_us": 50, "between_us": 10, "behind_us": 10
+    }  # fmt: skip
+
+
+def event(name: str, start: int, end: int) -> Any:
+    span = SimpleNamespace(start=start, end=end)
+    return SimpleNamespace(name=name, time_range=span, device_type=DeviceType.CPU)
 
 
 def test_the_outcomes_of_tests_and_races_are_read_from_the_log() -> None:

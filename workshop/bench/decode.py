@@ -23,6 +23,7 @@ from folovllm.bench.roofline import ModelCost, Probe, exceeds_caches, linears
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.layers.linear import Linear, LMHead
+from folovllm.quant_scheme import ONLINE
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.timer import by_round, counted
 
@@ -38,13 +39,14 @@ class DecodingBatch:
     """Sequences of `prompt_len` random tokens, prefilled and some steps on; end() takes them out again."""
 
     def __init__(
-        self, engine: LLMEngine, count: int, prompt_len: int, vocab_size: int, seed: int = 0, temperature: float = 0.0
+        self, engine: LLMEngine, count: int, prompt_len: int, vocab_size: int, seed: int = 0, **sampling: Any
     ) -> None:
+        """sampling: fields of SamplingParams; greedy without any."""
         self.engine, self.names = engine, [f"batch{count}-{number}" for number in range(count)]
         self.lengths: dict[str, int] = {}
         """Tokens that each has got."""
         most = engine.max_model_len - prompt_len
-        params = SamplingParams(temperature=temperature, max_tokens=most, ignore_eos=True)
+        params = SamplingParams(**({"temperature": 0.0} | sampling), max_tokens=most, ignore_eos=True)
         prompts = random_prompts([prompt_len] * count, vocab_size, seed + count)
         for name, prompt in zip(self.names, prompts, strict=True):
             engine.add_request(name, prompt, params)
@@ -76,6 +78,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_batch_sizes(command, 1, 8, 64, 256)
     add_number(command, "--context", default=128, help="prompt tokens of each")
     add_number(command, "--steps", default=16, help="measured steps of a round")
+    text = "round the weights (default: as the checkpoint has them)"
+    command.add_argument("--quantization", choices=list(ONLINE), help=text)
     command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs; on a CPU, layer by layer")
     add_common(command)
 
@@ -90,7 +94,7 @@ def run(args: argparse.Namespace) -> Report:
         "max_model_len": longest, "max_num_seqs": most, "max_num_batched_tokens": max(longest, 2048 + most),
         "block_size": BLOCK_SIZE, "num_kv_blocks": most * -(-longest // BLOCK_SIZE) + 1,
     }  # fmt: skip
-    sizes |= {"enforce_eager": True} if args.enforce_eager else {}
+    sizes |= {"enforce_eager": args.enforce_eager, "quantization": args.quantization}
     with source(args) as model, progress_bar(2 + len(batch_sizes) * (1 + rounds)) as tick:
         tick("loading")
         engine = make_engine(model, args.dtype, args.device, **sizes)
@@ -148,7 +152,8 @@ def _facts(args: argparse.Namespace, contexts: list[int], seconds: list[float], 
     step, floor, weights = statistics.median(seconds), max(memory, compute), cost.weights_read(len(contexts))
     share = floor / step if exceeds_caches(weights, probe.device) else None
     values = (
-        args.dtype, len(contexts), args.context, len(seconds), weights / 1e9, (num_bytes - weights) / 1e9, flops / 1e9,
+        args.quantization or args.dtype, len(contexts), args.context, len(seconds), weights / 1e9,
+        (num_bytes - weights) / 1e9, flops / 1e9,
         memory * 1e3, compute * 1e3, floor * 1e3, step * 1e3, share, len(contexts) / step,
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))

@@ -30,7 +30,8 @@ from folovllm.layers.moe import Experts
 from workshop.bench.decode import DecodingBatch
 from workshop.bench.timer import counted
 
-COLUMNS = ["batch", "experts", "expected", "experts_mb", "step_ms", "hf_step_ms", "ratio"]
+TIMES = ["step_ms", "eager_step_ms", "hf_step_ms"]
+COLUMNS = ["batch", "experts", "expected", "experts_mb", *TIMES, "ratio"]
 CONFIG = Qwen3MoeConfig(
     vocab_size=4096, hidden_size=512, intermediate_size=1024, moe_intermediate_size=256, num_hidden_layers=8,
     num_attention_heads=8, num_key_value_heads=4, num_experts=32, num_experts_per_tok=4,
@@ -54,31 +55,34 @@ def run(args: argparse.Namespace) -> Report:
     theirs = Qwen3MoeForCausalLM(CONFIG).eval()
     with tempfile.TemporaryDirectory() as folder, progress_bar(args.rounds * len(args.batch_sizes)) as tick:
         theirs.save_pretrained(folder)
-        ours = LLM(folder, dtype="float32", device="cpu", skip_tokenizer_init=True, max_model_len=128).engine
-        found: dict[int, list[tuple[float, float, float]]] = {batch: [] for batch in args.batch_sizes}
+        options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "skip_tokenizer_init": True}
+        ours, eager = (
+            LLM(folder, max_model_len=128, enforce_eager=one_by_one, **options).engine for one_by_one in (False, True)
+        )
+        found: dict[int, list[tuple[float, ...]]] = {batch: [] for batch in args.batch_sizes}
         for number in range(args.rounds):
             for batch in args.batch_sizes:
                 tick(f"round {number + 1}, batch {batch}")
-                experts, seconds = _ours(ours, batch, args)
-                found[batch].append((experts, seconds, _theirs(theirs, batch, args)))
+                steps = (_ours(engine, batch, args) for engine in (ours, eager))
+                found[batch].append((_count(eager, batch, args), *steps, _theirs(theirs, batch, args)))
     notes = [
         f"{medians(args.rounds, 'round')} of {counted(args.steps, 'step')}; CPU time of one thread, float32.",
         "experts: read in a layer by a step, counted; expected: at random; experts_mb: those of all layers.",
-        "ratio: transformers' step over ours.",
+        "eager_step_ms: ours, layer by layer and expert by expert; ratio: transformers' step over ours.",
     ]
     lines = [_line(batch, rounds) for batch, rounds in found.items()]
     return Report.of(args, "Decode steps of a model with experts, random weights", COLUMNS, lines, notes)
 
 
-def _line(batch: int, rounds: list[tuple[float, float, float]]) -> Line:
-    experts, ours, theirs = (statistics.median(values) for values in zip(*rounds, strict=True))
+def _line(batch: int, rounds: list[tuple[float, ...]]) -> Line:
+    experts, ours, _, theirs = (statistics.median(values) for values in zip(*rounds, strict=True))
     share = CONFIG.num_experts_per_tok / CONFIG.num_experts
     each = 3 * CONFIG.hidden_size * CONFIG.moe_intermediate_size * 4 / 1e6
     facts = {
         "batch": batch, "experts": experts, "expected": CONFIG.num_experts * (1 - (1 - share) ** batch),
         "experts_mb": experts * CONFIG.num_hidden_layers * each, "ratio": theirs / ours,
     }  # fmt: skip
-    samples = {"step_ms": [1e3 * row[1] for row in rounds], "hf_step_ms": [1e3 * row[2] for row in rounds]}
+    samples = {name: [1e3 * row[place] for row in rounds] for place, name in enumerate(TIMES, 1)}
     return facts, samples
 
 
@@ -107,15 +111,22 @@ def _watched(engine: LLMEngine) -> Iterator[list[int]]:
         hook.remove()
 
 
-def _ours(engine: LLMEngine, batch: int, args: argparse.Namespace) -> tuple[float, float]:
-    """(experts a layer, CPU seconds of a step). They are counted in other steps than those that are timed."""
+def _ours(engine: LLMEngine, batch: int, args: argparse.Namespace) -> float:
+    """CPU seconds of a step."""
     sequences = DecodingBatch(engine, batch, args.context, CONFIG.vocab_size, args.seed)
     seconds = _cpu_seconds(sequences.step, args.steps)
-    with _watched(engine) as read:
+    sequences.end()
+    return seconds
+
+
+def _count(eager: LLMEngine, batch: int, args: argparse.Namespace) -> float:
+    """Experts that a step reads in a layer."""
+    sequences = DecodingBatch(eager, batch, args.context, CONFIG.vocab_size, args.seed)
+    with _watched(eager) as read:
         for _ in range(args.steps):
             sequences.step()
     sequences.end()
-    return statistics.fmean(read), seconds
+    return statistics.fmean(read)
 
 
 @torch.inference_mode()

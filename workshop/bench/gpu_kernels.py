@@ -63,7 +63,7 @@ NAMES = {
     "rotation": "norm_rotary",
     "SwiGLU": "silu_mul",
     "draw": "_sample|_draw|_race",
-    PRODUCT_KERNELS: "gemm|gemv|nvjet|cutlass|xmma|splitk|matmul|aten::(mm|addmm|linear)|_linear_kernel",
+    PRODUCT_KERNELS: "gemm|gemv|nvjet|cutlass|xmma|splitk|matmul|aten::(mm|addmm|linear)|_linear_kernel|_few_rows",
 }
 
 
@@ -77,6 +77,7 @@ class Gpu:
 
 
 GPUS = {"h200": Gpu("H200", 4.3e12), "h100": Gpu("H100", 3.0e12, DEVICES["h100"])}
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -163,6 +164,7 @@ def kernels(
     ]  # fmt: skip
     summed = ("launches", "num_bytes", "flops", "seconds")
     return [replace(each, **{name: of.layers * getattr(each, name) for name in summed}) for each in in_layers] + once
+
 
 def kernel_seconds(gpu: Gpu, shape: str, contexts: Sequence[int]) -> dict[str, float]:
     """Seconds a step, all layers together, by the kernels' names."""

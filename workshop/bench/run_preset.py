@@ -68,6 +68,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_number(command, "--output-len", help="of the longest answer, instead of the preset's", least=2)
     text = "leave out one of the things that make our engine fast, or several (a wrong name is answered with all)"
     command.add_argument("--without", nargs="+", default=[], metavar="WHAT", help=text)
+    text = "what our engine's KV cache is kept in (default: auto, the model's dtype)"
+    command.add_argument("--kv-cache-dtype", choices=["auto", "fp8", "int8"], default="auto", help=text)
     text = "the share of a GPU's memory for our engine (default: 0.9); less leaves room for a peer"
     command.add_argument("--gpu-memory-utilization", type=float, metavar="X", help=text)
     add_common(command)
@@ -80,6 +82,7 @@ def run(args: argparse.Namespace) -> Report:
     prompts = [len(prompt) for prompt in drawn]
     longest = max(prompt + output for prompt, output in zip(prompts, outputs, strict=True))
     options, changes = left_out(args.without)
+    options["kv_cache_dtype"] = args.kv_cache_dtype
     if args.gpu_memory_utilization is not None:
         options["gpu_memory_utilization"] = args.gpu_memory_utilization
 
@@ -112,7 +115,7 @@ def run(args: argparse.Namespace) -> Report:
     base = statistics.median(lines[0][1]["seconds"])
     for row, samples in lines:
         middle = statistics.median(samples["seconds"])
-        row["dtype"] = args.dtype
+        row["dtype"] = args.dtype if args.kv_cache_dtype == "auto" else f"{args.dtype}, cache in {args.kv_cache_dtype}"
         row["output_tokens_per_s"] = sum(outputs) / middle
         row["total_tokens_per_s"] = (sum(prompts) + sum(outputs)) / middle
         row["share"] = floor / middle if found.from_memory and not preset.shares_prefixes else None

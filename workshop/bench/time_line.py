@@ -17,14 +17,13 @@ from folovllm.bench.options import add_output
 from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.shapes import ModelShape
 from folovllm.utils.checks import wrong
-from workshop.bench.gpu_kernels import GPUS, PRODUCTS, SHAPE, Gpu, kernels
-from workshop.bench.presets import PRESETS
-from workshop.bench.workload_steps import contexts_of_first_full_step, decode_steps
+from workshop.bench import gpu_changes, gpu_goals
+from workshop.bench.gpu_kernels import GPUS, SHAPE, Gpu, kernels
+from workshop.bench.workload_steps import contexts_of_first_full_step, output_tokens, workload_seconds
 
 COLUMNS = ["part", "launches", "megabytes", "gflop", "us", "share"]
 PARALLEL_COLUMNS = ["seqs", "gpus", "attention", "products", "small kernels", "head", "sampling", "sums", "us", "gain"]
 LARGE = "qwen3-8b"
-STRIDE = 8  # steps of the workload of which one is computed
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -34,28 +33,33 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--quantization", choices=["w4a16"], help="the layers' weights are codes of 4 bits")
     text = "steps of Qwen3-8B on so many GPUs that share each layer, in place of all that"
     command.add_argument("--tensor-parallel-size", type=int, nargs="+", metavar="N", help=text)
+    text = "what each change of the engine should bring on an H200, or which goals they should reach, in place of that"
+    command.add_argument("--predict", choices=["changes", "goals"], help=text)
     add_output(command)
 
 
 def run(args: argparse.Namespace) -> Report:
+    if args.predict is not None:
+        report = gpu_changes.run(args) if args.predict == "changes" else gpu_goals.run(args)
+        report.hardware = {"predicted for": "H200"}
+        return report
     if args.tensor_parallel_size:
         return run_parallel(args)
     codes, machine, contexts = args.quantization is not None, GPUS[args.gpu], contexts_of_first_full_step()
     parts = predict(machine, contexts, codes=codes)
     total = sum(row["us"] for row in parts)
     lines: list[Line] = [({**row, "share": row["us"] / total}, {}) for row in parts]
-    prompts, outputs = PRESETS["nano-vllm"].draw()
-    seconds = workload_seconds(machine, prompts, outputs, codes=codes)
+    seconds = workload_seconds(lambda each: step_us(machine, each, codes=codes))
     notes = [
         f"A prediction: nothing was measured. {len(contexts)} sequences of {sum(contexts) / len(contexts):.0f} tokens "
         f"on average; together {total:,.0f} us. The bandwidth is a large copy's on such a GPU, bytes read and written.",
-        f"The whole workload: {seconds:.2f} s, {sum(outputs) / seconds:,.0f} tokens/s.",
+        f"The whole workload: {seconds:.2f} s, {output_tokens() / seconds:,.0f} tokens/s.",
     ]
     if codes:
         each = [
-            f"{rows} sequences of 1,024 tokens {step_us(machine, rows):,.0f} us, with codes "
-            f"{step_us(machine, rows, codes=True):,.0f}"
-            for rows in (1, 8, 64, 256)
+            f"{rows} sequences of 1,024 tokens {step_us(machine, [1024] * rows):,.0f} us, with codes "
+            f"{step_us(machine, [1024] * rows, codes=True):,.0f}"
+            for rows in gpu_changes.BATCHES
         ]
         notes.append(f"Weights in 4 bits, the head in 16. Other steps: {'; '.join(each)}.")
     title = f"One decode step of {len(contexts)} sequences on an {machine.name}, predicted"
@@ -73,7 +77,7 @@ def run_parallel(args: argparse.Namespace) -> Report:
         if ranks < 1 or heads % ranks:
             raise wrong("tensor_parallel_size", f"divide the {heads} heads of Qwen3-8B", ranks)
     gpu, lines = GPUS[args.gpu], list[Line]()
-    for seqs in (1, 8, 64, 256):
+    for seqs in gpu_changes.BATCHES:
         alone = 0.0
         for ranks in sorted({1, *args.tensor_parallel_size}):
             parts = {row["part"]: row["us"] for row in predict(gpu, [1024] * seqs, shape=LARGE, ranks=ranks)}
@@ -89,24 +93,9 @@ def run_parallel(args: argparse.Namespace) -> Report:
     return report
 
 
-def step_us(gpu: Gpu, num_seqs: int, *, codes: bool = False) -> float:
-    return float(sum(row["us"] for row in predict(gpu, [1024] * num_seqs, codes=codes)))
+def step_us(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False) -> float:
+    return float(sum(row["us"] for row in predict(gpu, contexts, codes=codes)))
 
-
-def workload_seconds(
-    gpu: Gpu, prompts: Sequence[Sequence[int]], outputs: Sequence[int], *, codes: bool = False
-) -> float:
-    """All decode steps, and the operations of the prompts at the rate of full waves, which share their weights with the
-    decodes. Every 8th step is computed and taken for those around it, for the next are nearly the same."""
-    shape, lengths = ModelShape.of(SHAPE), [len(prompt) for prompt in prompts]
-    pairs = sum(length * (length + 1) // 2 for length in lengths)
-    prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
-    steps = [contexts for contexts in decode_steps(prompts, outputs) if contexts]
-    shown = range(0, len(steps), STRIDE)
-    decodes = sum(
-        min(STRIDE, len(steps) - at) * sum(row["us"] for row in predict(gpu, steps[at], codes=codes)) for at in shown
-    )
-    return prefill + decodes / 1e6
 
 def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE, ranks: int = 1) -> list[Row]:
     """A row for each part, in the order in which they run; `us` is over all layers."""

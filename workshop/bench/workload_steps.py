@@ -5,11 +5,30 @@ vLLM: none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from folovllm.bench.shapes import ModelShape
+from workshop.bench.gpu_kernels import PRODUCTS, SHAPE
 from workshop.bench.presets import PRESETS
 
 BUDGET = 2048  # tokens of a step, prompts' and decodes'
+STRIDE = 8  # steps of the workload of which one is computed
+
+
+def output_tokens() -> int:
+    return sum(PRESETS["nano-vllm"].draw()[1])
+
+
+def workload_seconds(step_us: Callable[[list[int]], float]) -> float:
+    """All decode steps, and the operations of the prompts at the rate of full waves, which share their weights with the
+    decodes. Every 8th step is computed and taken for those around it, for the next are nearly the same."""
+    (prompts, outputs), shape = PRESETS["nano-vllm"].draw(), ModelShape.of(SHAPE)
+    lengths = [len(prompt) for prompt in prompts]
+    pairs = sum(length * (length + 1) // 2 for length in lengths)
+    prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
+    steps = [contexts for contexts in decode_steps(prompts, outputs) if contexts]
+    shown = range(0, len(steps), STRIDE)
+    return prefill + sum(min(STRIDE, len(steps) - at) * step_us(steps[at]) for at in shown) / 1e6
 
 
 def contexts_of_first_full_step(budget: int = BUDGET) -> list[int]:

@@ -57,6 +57,7 @@ SETTINGS = {
     "temperature": SamplingParams(temperature=0.6),
     "top_k": SamplingParams(temperature=0.6, top_k=50),
     "top_p": SamplingParams(temperature=0.6, top_p=0.9),
+    "both": SamplingParams(temperature=0.6, top_k=20, top_p=0.95),
 }
 SCHEMES: dict[str, tuple[type[QuantizedLinear], QuantScheme]] = {
     "w4a16": (TritonCodesLinear, ONLINE["w4a16"]),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from folovllm.bench.report import format_number
+from workshop.gpu_kit.goals import goals_table
+from workshop.gpu_kit.parts import LARGE_WEIGHTS
 from workshop.gpu_kit.process import Record, Result
 
 TAIL_SHOWN = 12
@@ -34,28 +36,24 @@ TABLES: list[tuple[str, str, list[Column], int | None]] = [
     ("Products", "products", KERNEL, None),
     ("Products with codes", "codes", KERNEL, None),
     (
-        "Attention, decode",
-        "attention",
-        [*ATTENTION, "paged_gb_per_s", ("of a copy's", _over("paged_gb_per_s", "copy_gb_per_s"))],
-        None,
-    ),
-    (
         "Attention, prefill",
         "prefill",
         [*ATTENTION, "paged_tflop_per_s", ("of a product's", _over("paged_tflop_per_s", "matmul_tflop_per_s"))],
         None,
     ),
     ("Decode steps", "decode", DECODE, 0),
-    ("Draft tokens", "speculation", SPECULATION, 1),
     ("Ranks", "ranks", ["what", "batch", "step_ms", "predicted_ms", "same_tokens"], None),
+    *((f"Decode steps of 8B, {kind}", f"8b-{kind}", DECODE, None) for kind in LARGE_WEIGHTS),
+    ("Draft tokens", "speculation", SPECULATION, 1),
 ]
+GOALS: list[Column] = ["goal", "measured", "wanted", "predicted", "here"]
 WEIGHTS = ("dtype", "requests", "prefill_tokens_per_s", "decode_tokens_per_s", "roofline")
 STARTUP = ("imports_s", "build_s", "check_s", "check_again_s", "first_token_s", "ready_s", "later_first_token_ms")
 MEMORY = ("asked_gib", "started_gib", "peak_gib", "kv_cache_gib", "graphs_gib")
 
 
 def page(record: Record) -> str:
-    lines = [*_head(record), *_tests(record)]
+    lines = [*_head(record), *_goals(record), *_tests(record)]
     for title, part, columns, note in TABLES:
         if found := record.report(part):
             rows = [row for row in found["rows"] if "us" not in row or row["us"] or row["predicted_us"]]
@@ -64,7 +62,7 @@ def page(record: Record) -> str:
             lines += [f"## {title}{where}", "", *_rows(columns, rows)]
             lines += [] if note is None else [found["notes"][note], ""]
     lines += ["Predictions are those of `workshop/bench/gpu_kernels.py`, for this GPU where it knows it.", ""]
-    for section in (_weights, _preset, _startup, _races, _trouble):
+    for section in (_serving, _weights, _preset, _startup, _races, _trouble):
         lines += section(record)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -114,6 +112,19 @@ def _tests(record: Record) -> list[str]:
             *_rows(["test", "seconds"], found["slowest"])]  # fmt: skip
 
 
+def _goals(record: Record) -> list[str]:
+    return ["## Goals on an H200", "", *_rows(GOALS, goals_table(record)),
+            "What is measured here counts beside the goals on an H200 alone.", ""]  # fmt: skip
+
+
+def _serving(record: Record) -> list[str]:
+    found, lines = record.report("serving") or {}, list[str]()
+    for title, kind in (("The first token", "first"), ("Filters", "filters"), ("Arrivals", "arrivals")):
+        if rows := found.get(kind):
+            lines += [f"## {title}", "", *_rows(list(rows[0]), rows)]
+    return lines
+
+
 def _weights(record: Record) -> list[str]:
     reports = [record.report(part["name"]) for part in record.parts if part["name"].startswith("weights-")]
     rows = [row for report in reports if report for row in report["rows"]]
@@ -123,23 +134,20 @@ def _weights(record: Record) -> list[str]:
 def _preset(record: Record) -> list[str]:
     base, rows = record.report("preset"), []
     for part in record.parts:
-        if not part.get("report") or not part["name"].startswith(("preset", "beside", "with")):
+        if not part.get("report") or not part["name"].startswith(("preset", "cache")):
             continue
         for row in part["report"]["rows"]:
-            name = row["engine"] if part["name"] == "beside" else part["title"]
             against = row["seconds"] / base["rows"][0]["seconds"] if base else None
-            rows.append([name, row["seconds"], row["output_tokens_per_s"], against, row["steps"], row["share"]])
+            rows.append(
+                [part["title"], row["seconds"], row["output_tokens_per_s"], against, row["steps"], row["share"]]
+            )
     headings = ["engine", "seconds", "output tokens/s", "seconds against the whole", "steps", "share of the floor"]
     return ["## The published workload", "", *table(headings, rows)] if rows else []
 
 
 def _startup(record: Record) -> list[str]:
-    rows = [
-        {"compiled_before": said, **found["rows"][0]}
-        for name, said in (("start-cold", "no"), ("start-warm", "yes"))
-        if (found := record.report(name))
-    ]
-    tables = [line for columns in (STARTUP, MEMORY) for line in _rows(["compiled_before", *columns], rows)]
+    rows = found["rows"] if (found := record.report("start")) else []
+    tables = [line for columns in (STARTUP, MEMORY) for line in _rows(columns, rows)]
     return ["## Start-up and memory", "", *tables] if rows else []
 
 

@@ -6,9 +6,9 @@ leave for it, so that a slow part takes its time from what is left over and not 
 together, the first part's too, are less than the minutes that the kit has: it ends in time whatever the parts do, and
 what takes no longer than its need is never cut.
 
-Needs are a little more than what an H200's machine with 16 cores took. Those of `attention` and `prefill`, which are
-smaller now, and of `ranks` are reckoned; `beside`, the last, has what the others leave; 40 s are for a machine whose
-disk is cold.
+Needs are a little more than what an H200's machine with 16 cores took; those of `cache-*`, `serving`, `8b-*`, `prefill`
+and `ranks` are reckoned, and 40 s are for a machine whose disk is cold. What a run has settled is left out: the
+workload without graphs and the like, one layer's attention, a second start, the peers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-# What the parts that measure the published workload leave out, one at a time: those that are worth most.
-WITHOUT = ["graphs", "sampling", "attention"]
-WEIGHTS = ["bfloat16", "w4a16", "fp8"]
+CACHES = ["fp8", "int8"]
+WEIGHTS = ["bfloat16", "w4a16"]
+LARGE_WEIGHTS = ["bfloat16", "w4a16", "fp8"]
 ENDING = 1.5
 """Seconds that a part may take beyond its limit: its processes are killed, and the driver gives back what they had."""
 # Limits, needs and the minutes of all are for a GPU's machine with 16 cores. A rehearsal may have two, and the question
@@ -89,10 +89,6 @@ def read_races(path: Path, log: str) -> dict[str, Any]:
 SIZES = {
     "typed": ("--shape qwen3-0.6b --dtype bfloat16", "--shape qwen3-tiny --dtype float32"),
     "tests": ("-n 12", "-n 2"),
-    "attention": (
-        "--shape qwen3-0.6b --dtypes bfloat16 --batch-sizes 1 8 64 --contexts 1024 --rounds 2",
-        "--shape qwen3-tiny --dtypes float32 --batch-sizes 1 2 --contexts 16 --rounds 1",
-    ),
     "prefill": (
         "--shape qwen3-0.6b --dtypes bfloat16 --batch-sizes 1 8 --contexts 1024 4096 --rounds 1",
         "--shape qwen3-tiny --dtypes float32 --batch-sizes 1 --contexts 16 --rounds 1",
@@ -100,6 +96,13 @@ SIZES = {
     "decode": (
         "--batch-sizes 1 8 64 256 --context 1024 --steps 32 --rounds 2",
         "--batch-sizes 1 2 --context 8 --steps 2 --rounds 1",
+    ),
+    "large": (
+        "--shape qwen3-8b --dtype bfloat16 --batch-sizes 1 16 256 --context 128 --steps 16 --rounds 1",
+        "--shape qwen3-tiny --dtype float32 --batch-sizes 1 2 --context 8 --steps 2 --rounds 1",
+    ),
+    "serving": (
+        "", "--prompts 8 --sizes 1 2 --context 8 --steps 2 --rates 50 --seconds 0.1 --input-len 8 --output-len 4"
     ),
     "profile": ("--sizes 1 8 64 256 --context 512 --steps 8", "--sizes 1 2 --context 8 --steps 2"),
     "sampling": ("--sizes 1 64 256", "--sizes 2"),
@@ -109,16 +112,12 @@ SIZES = {
         "--num-requests 8 --input-len 128 --output-len 128 --rounds 3",
         "--num-requests 2 --input-len 8 --output-len 4 --rounds 1",
     ),
+    "ranks": ("--sizes 1 64", "--sizes 1 2 --context 8 --steps 2"),
     "speculation": (
         "--batch-sizes 1 8 32 --input-len 128 --output-len 128 --rounds 3",
         "--batch-sizes 1 --input-len 8 --output-len 6 --rounds 1",
     ),
-    "ranks": ("--sizes 1 64", "--sizes 1 2 --context 8 --steps 2"),
     "preset": ("--rounds 1", "--rounds 1 --num-requests 4 --input-len 12 --output-len 8"),
-    # 35% of 80 GB hold the 169,000 tokens that are there at once; the peer reserves for all 277,000, 32 GB.
-    "beside": (
-        "--rounds 1 --gpu-memory-utilization 0.35", "--rounds 1 --num-requests 4 --input-len 12 --output-len 8"
-    ),
     "startup": (
         "--sequences 256 --prompt-len 512 --output-len 48 --max-model-len 4096",
         "--sequences 4 --prompt-len 12 --output-len 4 --max-model-len 64",
@@ -134,7 +133,7 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
     sizes = {name: each[tiny] for name, each in SIZES.items()}
     on = f"--device {device}"
     typed, preset = f"{sizes['typed']} {on}", f"preset nano-vllm {sizes['typed']} {on} {sizes['preset']}"
-    compiled = {"TRITON_CACHE_DIR": str(folder / "triton")}  # of two parts alone: the first finds it empty
+    compiled = {"TRITON_CACHE_DIR": str(folder / "triton")}  # of one part alone, which finds it empty
     interpreted = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
 
     def part(name: str, title: str, command: str, limit: float, need: float, **more: Any) -> Part:
@@ -152,39 +151,40 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
         options = f"throughput {typed} {sizes['weights']}" + ("" if kind == "bfloat16" else f" --quantization {kind}")
         return bench(f"weights-{kind}", f"throughput, {kind}", options, 40, 18, may_refuse=True)
 
-    def without(name: str) -> Part:
-        title = f"the workload without {name}"
-        return bench(f"without-{name}", title, f"{preset} --without {name}", 50, 27, may_refuse=True)
+    def large(kind: str) -> Part:
+        options = f"decode {sizes['large']} {on}" + ("" if kind == "bfloat16" else f" --quantization {kind}")
+        return bench(f"8b-{kind}", f"decode steps of 8B, {kind}", options, 60, 22, may_refuse=True)
+
+    def cached(kind: str) -> Part:
+        options = f"{preset} --kv-cache-dtype {kind}"
+        return bench(f"cache-{kind}", f"the workload, cache in {kind}", options, 50, 22, may_refuse=True)
 
     def pytest(name: str, title: str, options: str, limit: float, need: float, read: Reader, **more: Any) -> Part:
         argv = [*more.pop("under", []), *MODULE, "pytest", *options.split(), *PYTEST.split()]
         return Part(name, title, argv, limit, need, folder / name, read, **more)
 
-    beside = f"preset nano-vllm {typed} {sizes['beside']} --peer hf-continuous"
     startup = f"workshop.gpu_kit.startup {typed} {sizes['startup']}"
+    serving = f"workshop.gpu_kit.serving {typed} {sizes['serving']}"
     parts = [
         part("machine", "the machine", f"workshop.gpu_kit.startup {on}", 90, 40),
-        pytest("tests", "tests/gpu", f"{TESTS} {sizes['tests']}", 200, 95, read_tests),
+        pytest("tests", "tests/gpu", f"{TESTS} {sizes['tests']}", 200, 108, read_tests),
         kernels("profile", "decode steps, kernel by kernel", 60, 20),
         bench("preset", "nano-vllm's workload", preset, 60, 24),
-        bench("attention", "decode attention", f"attention {sizes['attention']} {on}", 50, 25),
+        *map(cached, CACHES),
+        part("serving", "first token, filters, arrivals", serving, 60, 36),
         bench("decode", "decode steps", f"decode {typed} {sizes['decode']}", 50, 27),
-        kernels("sampling", "sampling", 40, 7),
+        *map(large, LARGE_WEIGHTS),
+        kernels("sampling", "sampling", 40, 8),
         kernels("products", "products", 40, 7),
         kernels("codes", "products with codes", 60, 9),
         *map(weights, WEIGHTS),
         bench("speculation", "draft tokens against none", f"speculation {typed} {sizes['speculation']}", 60, 26),
-        *map(without, WITHOUT),
+        bench("prefill", "prefill attention", f"attention --prefill {sizes['prefill']} {on}", 40, 22),
+        part("start", "start-up, nothing compiled", startup, 60, 27, env=compiled),
         part("ranks", "a share, a group of one, two ranks", f"workshop.gpu_kit.ranks {typed} {sizes['ranks']}", 50, 20),
-        bench("prefill", "prefill attention", f"attention --prefill {sizes['prefill']} {on}", 40, 24),
-        part("start-cold", "start-up, nothing compiled", startup, 60, 27, env=compiled),
-        part("start-warm", "start-up, all compiled", startup, 40, 18, env=compiled),
         pytest(
             "races", "racecheck on the attention kernels", "tests/gpu/test_races_gpu.py", 70, 25, read_races,
             under=sanitizer(device), env=interpreted,
-        ),
-        bench(
-            "beside", "the workload beside Hugging Face's continuous batching", beside, 100, 20, may_refuse=True
         ),
     ]  # fmt: skip
     return [replace(part, limit=slack(device) * part.limit, need=slack(device) * part.need) for part in parts]

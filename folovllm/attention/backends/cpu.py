@@ -29,9 +29,11 @@ class Extras(Structure):
     _fields_ = [("window", INT), ("soft_cap", FLOAT), ("sinks", POINTER)]
 
     def __init__(self, extras: AttentionExtras) -> None:
-        self.kept = None if extras.sinks is None else extras.sinks.float().contiguous()
-        window, cap = extras.sliding_window, extras.logits_soft_cap
-        super().__init__(2**62 if window is None else window, cap or 0.0, None if self.kept is None else self.kept.data_ptr())
+        window = 2**62 if extras.sliding_window is None else extras.sliding_window
+        super().__init__(window, extras.logits_soft_cap or 0.0)
+        if extras.sinks is not None:
+            self.kept = extras.sinks.float().contiguous()
+            self.sinks = self.kept.data_ptr()
 
 
 class Lists:

@@ -51,7 +51,8 @@ class TuringBackend(TritonBackend, PagedTorchBackend):
                 block_tables=metadata.block_tables[:first], max_query_len=1,
             )  # fmt: skip
             out[:first] = super().forward(q[:first], kv_cache, decodes)
+        queries = q.to(kv_cache.dtype)
         for seq, (start, end, _) in enumerate(metadata.spans):
             if end > start >= first:
-                out[start:end] = self._prefill(q[start:end], *self._read(kv_cache, metadata, seq)).to(q.dtype)
+                out[start:end] = self._prefill(queries[start:end], *self._read(kv_cache, metadata, seq))
         return out

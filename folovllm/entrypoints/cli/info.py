@@ -98,9 +98,11 @@ def _auto_dtype(checkpoint: str, device: Any) -> str:
 def _layers(device: Any) -> dict[str, str | None]:
     """What runs products and layers: name -> why it cannot, None if it can; in order of preference."""
     from folovllm.attention.backend import get_backend_class
+    from folovllm.attention.backends.triton import kernels_unavailable_reason
 
-    kernels, backend = ("compiled", "cpu") if device.type == "cpu" else ("triton", "triton")
-    return {kernels: get_backend_class(backend).unavailable_reason(device), "torch": None}
+    if device.type == "cpu":
+        return {"compiled": get_backend_class("cpu").unavailable_reason(device), "torch": None}
+    return {"triton": kernels_unavailable_reason(device), "torch": None}
 
 
 def say_what_is_slow(engine: Any) -> None:

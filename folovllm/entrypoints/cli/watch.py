@@ -22,6 +22,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from folovllm.core.group_tables import held_blocks
 from folovllm.core.observer import EngineObserver
 from folovllm.engine.stats import EngineStats
 from folovllm.request import SequenceStatus
@@ -112,7 +113,7 @@ class Watcher:
         shared: set[int] = set()
         running = [seq for request in scheduler.running for seq in request.get_seqs(SequenceStatus.RUNNING)]
         for number, seq in enumerate(running):
-            for block in seq.block_ids:
+            for block in held_blocks(seq):
                 if block in owner:
                     shared.add(block)
                 owner[block] = number

@@ -1,4 +1,4 @@
-"""A product of few rows, with what stands around it in a layer: norm, SwiGLU, residual. vLLM has each apart.
+"""A product of few rows, with what is around it in a layer: norm, SwiGLU, residual.
 
     norm ─ qkv        y = (x * w) @ W.T * scale        scale: of a row, 1 / sqrt(mean(x^2) + eps)
     o (+)             residual += x @ W.T
@@ -17,11 +17,14 @@ CHAINS warps has a piece of every step along them, and the warps' sums are added
 
 That is a batched tl.dot, [CHAINS, COLUMNS, DEPTH] by [CHAINS, DEPTH, ROWS]. Weights are the operand that has 16 rows at
 least, so that 8 rows of x are multiplied as 8. Every program reads all of x, from the L2 cache: 64 rows of it are more
-than its weights.
+than its weights. So with more than 16 rows and many columns a program has 64 columns in one chain, which all warps
+share.
 
 Each number of x is multiplied by the norm's weight, rounded as a norm would round it, and the row's scale comes at the
 end: it is known when the whole row has passed. In float16 x * w could pass 65,504, so the model is bfloat16's (or
 float32's, in Triton's interpreter).
+
+vLLM: none; it has these apart
 """
 # mypy: allow-incomplete-defs
 
@@ -38,20 +41,20 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 TILES = (8, 16, 32, 64)
 """Rows that a kernel is compiled for."""
 PROGRAMS = 96  # at least, or they have fewer columns: of 132 multiprocessors most have one
-BUFFERS, BUFFER_BYTES = 3, 96 << 10  # steps on their way to a program; the shared memory that every GPU has for it
+BUFFERS, BUFFER_BYTES = 4, 96 << 10  # steps on their way to a program; the shared memory that every GPU has for it
 AHEAD_BYTES = 96 << 10  # that a program asks for before its x is there: of all of them together, what an L2 cache holds
 
 
 @triton.jit
 def _ask_for(
-    weight_ptr, first, last, IN: tl.constexpr, AHEAD: tl.constexpr, COLUMNS: tl.constexpr, CHAINS: tl.constexpr
+    weight_ptr, first, last, IN: tl.constexpr, AHEAD: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr
 ):  # fmt: skip
     """The first AHEAD numbers of COLUMNS rows from `first` on their way to the L2 cache; none is behind `last`. A warp
-    asks for every CHAINSth row, by one of its threads."""
-    warp = tl.arange(0, 32 * CHAINS) // 32
-    num_bytes = tl.full([32 * CHAINS], AHEAD * 2, tl.int32)
-    for number in tl.static_range(COLUMNS // CHAINS):
-        row = tl.minimum(first + number * CHAINS + warp, last)
+    asks for every WARPSth row, by one of its threads."""
+    warp = tl.arange(0, 32 * WARPS) // 32
+    num_bytes = tl.full([32 * WARPS], AHEAD * 2, tl.int32)
+    for number in tl.static_range(COLUMNS // WARPS):
+        row = tl.minimum(first + number * WARPS + warp, last)
         at = weight_ptr + row.to(tl.int64) * IN
         tl.inline_asm_elementwise(
             """{
@@ -83,6 +86,7 @@ def _few_rows_kernel(
     COLUMNS: tl.constexpr,
     CHAINS: tl.constexpr,
     DEPTH: tl.constexpr,
+    WARPS: tl.constexpr,
     AHEAD: tl.constexpr,
     INTERPRETED: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -90,9 +94,9 @@ def _few_rows_kernel(
     first = tl.program_id(0) * COLUMNS
     if DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()  # the next kernel may ask for its weights, too
-        _ask_for(weight_ptr, first, out_features - 1, IN, AHEAD, COLUMNS, CHAINS)
+        _ask_for(weight_ptr, first, out_features - 1, IN, AHEAD, COLUMNS, WARPS)
         if GATED:
-            _ask_for(weight_ptr, out_features + first, 2 * out_features - 1, IN, AHEAD, COLUMNS, CHAINS)
+            _ask_for(weight_ptr, out_features + first, 2 * out_features - 1, IN, AHEAD, COLUMNS, WARPS)
         tl.extra.cuda.gdc_wait()
     column, row = first + tl.arange(0, COLUMNS), tl.arange(0, ROWS)
     column_exists, row_exists = column < out_features, row < num_rows
@@ -102,29 +106,36 @@ def _few_rows_kernel(
     exists = row_exists[None, :] & column_exists[:, None]
     if ADD:
         residual = tl.load(out_ptr + place, mask=exists, other=0.0).to(tl.float32)
-    k = tl.arange(0, CHAINS)[:, None] * DEPTH + tl.arange(0, DEPTH)[None, :]
-    x_at = x_ptr + row[None, :, None] * IN + k[:, None, :]
-    acc = tl.zeros([CHAINS, COLUMNS, ROWS], tl.float32)
-    acc_up = tl.zeros([CHAINS, COLUMNS, ROWS], tl.float32)
+    k = tl.arange(0, DEPTH)
+    if CHAINS > 1:  # there is a dimension more, and a sum over it at the end
+        k = tl.arange(0, CHAINS)[:, None] * DEPTH + k[None, :]
+        acc = tl.zeros([CHAINS, COLUMNS, ROWS], tl.float32)
+    else:
+        acc = tl.zeros([COLUMNS, ROWS], tl.float32)
+    acc_up = acc
     squares = tl.zeros([CHAINS, ROWS, DEPTH // 8], tl.float32)
     for start in range(0, IN, CHAINS * DEPTH):
-        inside = start + k < IN
-        x = tl.load(x_at + start, mask=row_exists[None, :, None] & inside[:, None, :], other=0.0)
-        weight_exists = column_exists[None, :, None] & inside[:, None, :]
-        weight = tl.load(weight_rows[None, :, None] + (start + k)[:, None, :], mask=weight_exists, other=0.0)
+        at, inside = tl.expand_dims(start + k, -2), tl.expand_dims(start + k < IN, -2)
+        x = tl.load((x_ptr + row * IN)[:, None] + at, mask=row_exists[:, None] & inside, other=0.0)
+        weight_exists = column_exists[:, None] & inside
+        weight = tl.load(weight_rows[:, None] + at, mask=weight_exists, other=0.0)
         if NORM:
             wide = x.to(tl.float32)
             squares += tl.sum(tl.reshape(wide * wide, [CHAINS, ROWS, DEPTH // 8, 8]), 3)  # inside of a thread
-            norm = tl.load(norm_ptr + start + k, mask=inside, other=0.0).to(tl.float32)
-            x = (wide * norm[:, None, :]).to(x.dtype)
+            x = (wide * tl.load(norm_ptr + at, mask=inside, other=0.0).to(tl.float32)).to(x.dtype)
         if INTERPRETED:  # its products take the raw bits of bfloat16
             x, weight = x.to(tl.float32), weight.to(tl.float32)
-        x = tl.permute(x, (0, 2, 1))
+        if CHAINS > 1:
+            x = tl.permute(x, (0, 2, 1))
+        else:
+            x = tl.trans(x)
         acc = tl.dot(weight, x, acc, input_precision="ieee")
         if GATED:
-            up = tl.load(up_rows[None, :, None] + (start + k)[:, None, :], mask=weight_exists, other=0.0)
+            up = tl.load(up_rows[:, None] + at, mask=weight_exists, other=0.0)
             acc_up = tl.dot(up.to(weight.dtype), x, acc_up, input_precision="ieee")
-    out, up = tl.sum(acc, 0), tl.sum(acc_up, 0)
+    out, up = acc, acc_up
+    if CHAINS > 1:
+        out, up = tl.sum(acc, 0), tl.sum(acc_up, 0)
     if NORM:
         scale = tl.rsqrt(tl.sum(tl.sum(squares, 2), 0) / IN + eps)[None, :]
         out, up = out * scale, up * scale
@@ -144,14 +155,19 @@ def constants(num_rows: int, out_features: int, in_features: int, *, gated: bool
     """What a kernel is compiled with for so many rows, at most TILES[-1]: its tile, what it asks for ahead, its warps
     and stages."""
     rows = next(tile for tile in TILES if tile >= num_rows)
-    wide = out_features >= 32 * PROGRAMS and not (gated and rows > 32)  # the sums of both must fit into registers
-    columns, chains, depth = (32 if wide else 16), (4 if wide or gated else 8), (64 if rows <= 16 else 32)
+    wide = out_features >= 32 * PROGRAMS
+    if wide and rows > 16:
+        columns, chains, depth, warps = 64, 1, 64, 8
+    else:
+        columns, depth = (32 if wide else 16), (64 if rows <= 16 else 32)
+        chains = warps = 4 if wide or gated else 8
     weights = columns * (1 + gated)
-    step_bytes = 2 * (weights + rows) * chains * depth
+    buffers = min(BUFFERS, max(1, BUFFER_BYTES // (2 * (weights + rows) * chains * depth)))
     return {
-        "ROWS": rows, "COLUMNS": columns, "CHAINS": chains, "DEPTH": depth,
-        "AHEAD": min(in_features, AHEAD_BYTES // (2 * weights)), "num_warps": chains,
-        "num_stages": 1 + min(BUFFERS, max(1, BUFFER_BYTES // step_bytes)),
+        "ROWS": rows, "COLUMNS": columns, "CHAINS": chains, "DEPTH": depth, "WARPS": warps,
+        "AHEAD": min(in_features, AHEAD_BYTES // (2 * weights)), "num_warps": warps,
+        # One step's operands are in registers, but for those that Hopper's matrix units read where they are.
+        "num_stages": buffers + (chains > 1),
     }  # fmt: skip
 
 

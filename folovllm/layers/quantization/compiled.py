@@ -99,7 +99,7 @@ class CompiledQuantizedLinear(QuantizedLinear):
         weakref.finalize(layer.weight, library().wait_idle)
         if layer.bias is not None:
             layer.bias.data = layer.bias.data.float()
-        release_freed_memory()
+        release_freed_memory(4 * codes.values.numel())  # rounded in float32
 
     def kernel(self, layer: Linear) -> str:
         return self._kind()

@@ -53,6 +53,8 @@ class QuantScheme:
 
     head: QuantScheme | None = None
     """That of the head, instead of this one, whether it has a matrix of its own or the embedding's."""
+    names: tuple[tuple[str, str], ...] = ()
+    """Parts of names: (ours, the checkpoint's), where they differ. What is ignored is named as in the checkpoint."""
 
     def of_layer(self, name: str) -> QuantScheme | None:
         """That of the layer `name`, "model.layers.0.mlp.down_proj"; None: it is not quantised. A tied head is
@@ -60,6 +62,8 @@ class QuantScheme:
         if self.head is not None and (name == "lm_head" or (name == TIED_HEAD and self.head.format == "plain")):
             return self.head
         never = name == TIED_HEAD or name.endswith(ROUTERS)
+        for ours, theirs in self.names:
+            name = name.replace(ours, theirs)
         left_out = never or any(_matches(pattern, name) for pattern in self.ignore)
         return None if left_out else self
 

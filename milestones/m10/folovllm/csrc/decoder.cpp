@@ -6,15 +6,22 @@
 // Every operator is a kernel of the other files. What a call from Python costs each of them is not its few instructions: a
 // product of milliseconds has pushed Python's code and data out of the caches.
 //
+// A layer with experts has, where gate·up and down are, those of the few experts that its router chooses for a row. Their
+// rows lie side by side while a product reads them. Then each goes back to its token, and the parts are added in the order
+// in which the router named them.
+//
 // The last layer may be asked for some rows only, since a prompt's next token depends on its last row alone. What follows
 // its attention is then computed for these.
 //
 // vLLM: none, its layers are compiled one by one (compilation/)
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels.h"
+#include "pool.h"
 
 namespace {
 
@@ -57,6 +64,23 @@ void keep_rows(T *x, const int64_t *rows, int64_t count, int64_t size) {
     for (int64_t i = 0; i < count; i++) memmove(x + i * size, x + rows[i] * size, size * sizeof(T));
 }
 
+// A row's experts: of the largest `logits`, of equal ones the lower number first; and how much each counts.
+void choose(float *logits, const ExpertsOfLayer &e, int64_t *chosen, float *weights) {
+    const float most = *std::max_element(logits, logits + e.count), taken = -1;
+    float total = 0, kept = 0;
+    for (int64_t i = 0; i < e.count; i++) total += logits[i] = expf(logits[i] - most);
+    for (int64_t i = 0; i < e.count; i++) logits[i] /= total;
+    for (int64_t place = 0; place < e.top_k; place++) {
+        int64_t best = -1;
+        for (int64_t i = 0; i < e.count; i++)
+            if (logits[i] != taken && (best < 0 || logits[i] > logits[best])) best = i;
+        kept += weights[place] = logits[best];
+        logits[best] = taken;
+        chosen[place] = best;
+    }
+    for (int64_t place = 0; e.renormalize && place < e.top_k; place++) weights[place] /= kept;
+}
+
 template <typename T, typename W, typename C>
 struct Decoder {
     const Shape &s;
@@ -68,10 +92,9 @@ struct Decoder {
         Multiply<T, W>::linear(x, (const W *)product.weight, product.bias, out, rows, in, outs);
     }
 
-    // The product of o or down: of some of its columns only, where other ranks have the rest.
-    void reduced(const T *x, const Product &product, T *out, int64_t rows, int64_t in) const {
-        linear(x, product, out, rows, in, s.hidden);
-        if (s.group) Between<T>::all_reduce(s.group, out, rows * s.hidden);
+    // The products of o and down have read some columns only, where other ranks have the rest.
+    void reduce_branch(int64_t rows) const {
+        if (s.group) Between<T>::all_reduce(s.group, branch, rows * s.hidden);
     }
 
     void norm(const T *x, T *residual, const float *weight, T *out, int64_t rows) const {
@@ -99,12 +122,66 @@ struct Decoder {
         return attended;
     }
 
-    // x -> branch
-    void mlp(const Layer &layer, int64_t rows) const {
-        T *gate_up = wide, *product = wide + rows * 2 * s.intermediate;
-        linear(x, layer.gate_up, gate_up, rows, s.hidden, 2 * s.intermediate);
-        Between<T>::silu_mul(gate_up, product, rows, s.intermediate);
-        reduced(product, layer.down, branch, rows, s.intermediate);
+    // `space` is for 3 * size numbers a row.
+    void mlp(const T *in, const Product &gate_up, const Product &down, int64_t size, T *space, T *out,
+             int64_t rows) const {
+        T *product = space + rows * 2 * size;
+        linear(in, gate_up, space, rows, s.hidden, 2 * size);
+        Between<T>::silu_mul(space, product, rows, size);
+        linear(product, down, out, rows, size, s.hidden);
+    }
+
+    // x -> branch. A row has `parts`, one of each of its experts and at last that of the shared one, if there is one.
+    // They are numbered row * parts + place.
+    void experts(const ExpertsOfLayer &e, int64_t rows) const {
+        const int64_t hidden = s.hidden, parts = e.top_k + (e.shared_size > 0), bytes = hidden * sizeof(T);
+        float *x_wide = (float *)wide, *logits = x_wide + rows * hidden, *weights = logits + rows * e.count;
+        T *mine = (T *)(weights + rows * parts), *done = mine + rows * hidden, *space = done + rows * parts * hidden;
+        for (int64_t i = 0; i < rows * hidden; i++) x_wide[i] = get(x + i);
+
+        static thread_local std::vector<int64_t> chosen, order, ends;
+        chosen.resize(rows * parts), order.resize(rows * parts), ends.assign(e.count + 1, 0);
+        Multiply<float, float>::linear(x_wide, (const float *)e.gate.weight, nullptr, logits, rows, hidden, e.count);
+        for (int64_t row = 0; row < rows; row++) {
+            choose(logits + row * e.count, e, &chosen[row * parts], weights + row * parts);
+            for (int64_t place = 0; place < e.top_k; place++) ends[chosen[row * parts + place] + 1]++;
+        }
+        for (int64_t i = 0; i < e.count; i++) ends[i + 1] += ends[i];  // where the rows of expert i begin: at ends[i]
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t part = row * parts; part < row * parts + e.top_k; part++) order[ends[chosen[part]]++] = part;
+
+        for (int64_t i = 0, first = 0; i < e.count; first = ends[i++]) {
+            const int64_t count = ends[i] - first, *its = &order[first];
+            if (count == 0) continue;
+            for (int64_t r = 0; r < count; r++) memcpy(mine + r * hidden, x + its[r] / parts * hidden, bytes);
+            mlp(mine, e.products[2 * i], e.products[2 * i + 1], e.size, space, mine, count);
+            for (int64_t r = 0; r < count; r++) memcpy(done + its[r] * hidden, mine + r * hidden, bytes);
+        }
+        if (e.shared_size) {
+            Multiply<float, float>::linear(x_wide, (const float *)e.shared_gate.weight, nullptr, logits, rows, hidden,
+                                           1);
+            mlp(x, e.shared_gate_up, e.shared_down, e.shared_size, space, mine, rows);
+            for (int64_t row = 0; row < rows; row++) {
+                weights[row * parts + e.top_k] = 1 / (1 + expf(-logits[row]));
+                memcpy(done + (row * parts + e.top_k) * hidden, mine + row * hidden, bytes);
+            }
+        }
+        T *out = branch;
+        pool::each_row(rows, parts * hidden, [=](int64_t row) {
+            const T *from = done + row * parts * hidden;
+            const float *weight = weights + row * parts;
+            int64_t i = 0;
+            for (; i + LANES <= hidden; i += LANES) {
+                vec total = {};
+                for (int64_t part = 0; part < parts; part++) total += weight[part] * load(from + part * hidden + i);
+                store(out + row * hidden + i, total);
+            }
+            for (; i < hidden; i++) {
+                float total = 0;
+                for (int64_t part = 0; part < parts; part++) total += weight[part] * get(from + part * hidden + i);
+                put(out + row * hidden + i, total);
+            }
+        });
     }
 
     // The layers [first, end) of all. `out` gets the hidden states behind the last one, at their rows.
@@ -122,9 +199,14 @@ struct Decoder {
                 keep_rows(attended, step.wanted, rows, s.num_heads * s.head_size);
                 keep_rows(residual, step.wanted, rows, s.hidden);
             }
-            reduced(attended, layer.o, branch, rows, s.num_heads * s.head_size);
+            linear(attended, layer.o, branch, rows, s.num_heads * s.head_size, s.hidden);
+            reduce_branch(rows);
             norm(branch, residual, layer.post_norm, x, rows);
-            mlp(layer, rows);
+            if (layer.experts)
+                experts(*layer.experts, rows);
+            else
+                mlp(x, layer.gate_up, layer.down, s.intermediate, wide, branch, rows);
+            reduce_branch(rows);
         }
         if (end < all) return;
         norm(branch, residual, final_norm, step.wanted ? x : out, rows);

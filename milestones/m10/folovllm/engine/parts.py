@@ -14,7 +14,7 @@ vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,9 @@ def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, devic
         ValueError: what was asked for cannot run here, or not together; the text says what to do.
     """
     model_config, kv_dtype = config.model_config, cache_dtype(config, dtype)
-    scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
+    scheme, spec = select_scheme(model_config, getattr(hf_config, "quantization_config", None)), decoder_spec(hf_config)
+    if scheme is not None:
+        scheme = replace(scheme, names=spec.names)
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
     if kv_dtype != dtype:
         backend = select_8_bit_backend(config, hf_config, dtype, device)
@@ -63,9 +65,8 @@ def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, devic
         backend = select_invariant_backend(model_config, hf_config, dtype, device)
     else:
         backend = _named_backend(config, device)
-    has_experts = decoder_spec(hf_config).experts is not None
     # Experts with codes are computed one by one, and how many rows each has must be known on the host.
-    records = device.type == "cuda" and not eager and (scheme is None or not has_experts)
+    records = device.type == "cuda" and not eager and (scheme is None or spec.experts is None)
     return Parts(
         backend=backend,
         ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme),

@@ -54,6 +54,18 @@ class DecoderSpec:
     names: tuple[tuple[str, str], ...] = ()
     """Parts of names: (ours, the checkpoint's), where they differ (Mixtral)."""
 
+    def name_in_checkpoint(self, name: str) -> str:
+        for ours, theirs in self.names:
+            name = name.replace(ours, theirs)
+        return name
+
+    @property
+    def mlp_sizes(self) -> set[int]:
+        """Middle sizes of all MLPs."""
+        experts = self.experts
+        dense = {self.intermediate_size} if experts is None or len(experts.layers) < self.num_layers else set()
+        return dense | (set() if experts is None else set(experts.sizes.values()))
+
 
 class SelfAttention(nn.Module):
     """Grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245): num_heads / num_kv_heads query heads share
@@ -174,9 +186,7 @@ class DecoderForCausalLM(nn.Module):
     def checkpoint_slots(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name in a Hugging Face checkpoint, the view of our parameter that it fills), for every tensor."""
         for name, view in self._slots():
-            for ours, theirs in self.decoder_spec.names:
-                name = name.replace(ours, theirs)
-            yield name, view
+            yield self.decoder_spec.name_in_checkpoint(name), view
 
     def _slots(self) -> Iterator[tuple[str, torch.Tensor]]:
         for path, module in self.named_modules():

@@ -3,7 +3,7 @@
 CompiledOps makes one call of each operator between the products. A call from Python takes a few microseconds while
 Python's own code and data are in the caches. A product of milliseconds pushes them out: then it takes some 50.
 csrc/decoder.cpp calls the same kernels on the same numbers, one after the other. So each bit is what the modules
-compute.
+compute; only the weights of experts may differ in their last one.
 
 Layers run one by one, as modules, where the cache is not one that the kernels read. A hook on a module of a layer is
 not called here: enforce_eager=True runs all layers one by one.
@@ -13,8 +13,8 @@ vLLM: none; it compiles and records its layers one by one (compilation/)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from ctypes import Array, Structure, byref
+from collections.abc import Iterable, Iterator
+from ctypes import Array, Structure, addressof, byref
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from folovllm.attention.backends.cpu import HEAD_SIZE_STEP, CPUBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.compiled_ops import CompiledOps, PackedMethod
 from folovllm.layers.linear import Linear, LinearMethod
+from folovllm.layers.moe import SparseMoE
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.rotary import Rotary
 from folovllm.models.decoder import MLP, DecoderLayer
@@ -34,6 +35,8 @@ from folovllm.utils.recycled_memory import RESULTS
 
 # Rows that a call hands to layers, about: an interrupt waits until the call ends.
 ROWS_OF_CALL = 8192
+
+SMALL = ("gate", "shared_gate", "shared_gate_up", "shared_down")
 
 # What csrc/kernels.h declares, field by field in the same order.
 
@@ -46,11 +49,19 @@ class Shape(Structure):
     ]
 
 
+class ExpertsOfLayer(Structure):
+    _fields_ = [
+        *((name, INT) for name in ("count", "top_k", "size", "shared_size", "renormalize")),
+        *((f"{name}_{part}", POINTER) for name in SMALL for part in ("weight", "bias")),
+        ("products", POINTER),
+    ]
+
+
 class Layer(Structure):
     _fields_ = [
         *((name, POINTER) for name in ("input_norm", "post_norm", "q_norm", "k_norm")),
         *((f"{name}_{part}", POINTER) for name in ("qkv", "o", "gate_up", "down") for part in ("weight", "bias")),
-        *((name, POINTER) for name in ("keys", "values")),
+        *((name, POINTER) for name in ("experts", "keys", "values")),
     ]
 
 
@@ -74,6 +85,8 @@ class Prepared:
     """Of the first layer; all of them read the same sequences."""
     scratch: int
     """Numbers of a token between the first operator and the last."""
+    experts: list[Any]
+    """What the layers' tables point to."""
 
 
 class OneCallOps(CompiledOps):
@@ -148,46 +161,87 @@ def _step(backend: CPUBackend, metadata: AttentionMetadata, rotary: Rotary, want
 
 
 def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> Prepared | None:
-    if not all(isinstance(layer.mlp, MLP) for layer in layers):  # some have experts
-        return None
-    attention, down = layers[0].self_attn.attn, _products(layers[0])["down"]
+    attention, o = layers[0].self_attn.attn, layers[0].self_attn.o_proj
     backend, cache = attention.backend, attention.kv_cache
     if not isinstance(backend, CPUBackend) or cache is None:
         return None
     if (flowing, cache.dtype) not in backend.dtypes or attention.head_size % HEAD_SIZE_STEP:
         return None
+    dense = [layer.mlp.down_proj.in_features for layer in layers if isinstance(layer.mlp, MLP)]
     shape = Shape(
-        hidden=down.out_features, intermediate=down.in_features, num_heads=attention.num_heads,
+        hidden=o.out_features, intermediate=max(dense, default=0), num_heads=attention.num_heads,
         num_kv_heads=attention.num_kv_heads, head_size=attention.head_size, block_size=cache.shape[2],
         eps=eps, scale=attention.scale,
     )  # fmt: skip
+    experts = {layer: _experts(layer.mlp) for layer in layers if isinstance(layer.mlp, SparseMoE)}
     products = [product for layer in layers for product in _products(layer).values()]
+    products += [product for mlp in _mlps(layers) for product in (mlp.gate_up_proj, mlp.down_proj)]
     methods = {cast(PackedMethod, product.method).kernel(product) for product in products}
     if len(methods) != 1:  # some layers are quantised, and others are not
         return None
     run = function(f"decoder_{DTYPE_NAMES[flowing]}_{methods.pop()}_{DTYPE_NAMES[cache.dtype]}")
-    # Twice x, and all heads with what attention makes of them, or gate, up and their product.
+    # Twice x, and all heads with what attention makes of them, or gate, up and their product, or what experts need.
     heads = (2 * shape.num_heads + 2 * shape.num_kv_heads) * shape.head_size
-    scratch = 2 * shape.hidden + max(heads, 3 * shape.intermediate)
-    return Prepared(run, shape, (Layer * len(layers))(*map(_pointers, layers)), backend, scratch)
+    of_experts = (_numbers(each, shape.hidden, 4 // flowing.itemsize) for each, _ in experts.values())
+    scratch = 2 * shape.hidden + max(heads, 3 * shape.intermediate, *of_experts)
+    pointers = [_pointers(layer, experts.get(layer)) for layer in layers]
+    return Prepared(run, shape, (Layer * len(layers))(*pointers), backend, scratch, [*experts.values()])
 
 
-def _pointers(layer: DecoderLayer) -> Layer:
+def _pointers(layer: DecoderLayer, experts: tuple[ExpertsOfLayer, Any] | None) -> Layer:
     attention, cache = layer.self_attn, layer.self_attn.attn.kv_cache
     assert cache is not None  # for the type checker
     found = Layer(
         input_norm=layer.input_layernorm.weight.data_ptr(), post_norm=layer.post_attention_layernorm.weight.data_ptr(),
+        experts=None if experts is None else addressof(experts[0]),
         keys=cache[0].data_ptr(), values=cache[1].data_ptr(),
     )  # fmt: skip
     if attention.qk_norm is not None:
         found.q_norm, found.k_norm = (weight.data_ptr() for weight in attention.qk_norm.weight)
     for name, linear in _products(layer).items():
-        setattr(found, f"{name}_weight", linear.weight.data_ptr())
-        setattr(found, f"{name}_bias", None if linear.bias is None else linear.bias.data_ptr())
+        _point(found, name, linear)
     return found
+
+
+def _experts(mlp: SparseMoE) -> tuple[ExpertsOfLayer, Any]:
+    """What the compiled function reads, and what that points to."""
+    each = [product for expert in _mlps(mlp.experts) for product in (expert.gate_up_proj, expert.down_proj)]
+    products = (POINTER * (2 * len(each)))(*(address for product in each for address in _addresses(product)))
+    spec = mlp.spec
+    found = ExpertsOfLayer(
+        count=spec.num_experts, top_k=spec.top_k, size=each[1].in_features, renormalize=spec.renormalize,
+        products=addressof(products),
+    )  # fmt: skip
+    _point(found, "gate", mlp.gate)
+    if isinstance(shared := mlp.shared_expert, MLP) and mlp.shared_expert_gate is not None:
+        found.shared_size = shared.down_proj.in_features
+        parts = (mlp.shared_expert_gate, shared.gate_up_proj, shared.down_proj)
+        for name, product in zip(SMALL[1:], parts, strict=True):
+            _point(found, name, product)
+    return found, products
+
+
+def _numbers(experts: ExpertsOfLayer, hidden: int, of_float: int) -> int:
+    """That csrc/decoder.cpp needs for a row; of_float: how many of them are as large as a float32."""
+    parts = experts.top_k + (experts.shared_size > 0)
+    numbers = (1 + parts) * hidden + 3 * max(experts.size, experts.shared_size)
+    return numbers + of_float * (hidden + experts.count + parts)
+
+
+def _mlps(modules: Iterable[nn.Module]) -> Iterator[MLP]:
+    return (each for module in modules for each in module.modules() if isinstance(each, MLP))
+
+
+def _point(table: Structure, name: str, product: Linear) -> None:
+    for kind, address in zip(("weight", "bias"), _addresses(product), strict=True):
+        setattr(table, f"{name}_{kind}", address)
+
+
+def _addresses(product: Linear) -> tuple[int, int | None]:
+    return product.weight.data_ptr(), None if product.bias is None else product.bias.data_ptr()
 
 
 def _products(layer: DecoderLayer) -> dict[str, Linear]:
     attention, mlp = layer.self_attn, layer.mlp
-    assert isinstance(mlp, MLP)  # for the type checker
-    return {"qkv": attention.qkv_proj, "o": attention.o_proj, "gate_up": mlp.gate_up_proj, "down": mlp.down_proj}
+    found = {"qkv": attention.qkv_proj, "o": attention.o_proj}
+    return found | ({"gate_up": mlp.gate_up_proj, "down": mlp.down_proj} if isinstance(mlp, MLP) else {})

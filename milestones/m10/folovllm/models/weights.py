@@ -30,6 +30,7 @@ from folovllm.model_files import readable_errors, resolve_model_path
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import Shard, parallel_ops, read_part, shard_of
+from folovllm.utils.memory import PIECE
 
 _DEFAULT = threading.Lock()  # torch's default dtype
 
@@ -96,19 +97,21 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def iterate_safetensors(folder: Path, shard: Shard | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of every tensor of the checkpoint in the folder, files in name order; or a rank's part of them,
-    and no more is read."""
+    """(name, tensor) of every tensor in the folder, files in name order; or a rank's part, and no more is read."""
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
-        for name in names:
-            # The file is opened anew for each tensor. It is mapped into memory, and pages that were read stay in this
+        while names:
+            # The file is opened anew after each PIECE. It is mapped into memory, and pages that were read stay in this
             # process as long as the mapping lives: one mapping for all tensors would peak at twice the weights.
+            read = 0
             with safe_open(path, framework="pt") as file:
-                if shard is None:
-                    yield name, file.get_tensor(name)
-                elif (part := read_part(file.get_slice(name), name, shard)) is not None:
-                    yield name, part
+                while names and read < PIECE:
+                    name = names.pop(0)
+                    part = file.get_tensor(name) if shard is None else read_part(file.get_slice(name), name, shard)
+                    if part is not None:
+                        read += part.nbytes
+                        yield name, part
 
 
 @torch.no_grad()

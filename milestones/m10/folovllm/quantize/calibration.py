@@ -10,7 +10,7 @@ vLLM: none; datasets of llm-compressor
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,8 +172,10 @@ class Statistics:
 class ObservedLinear(LinearMethod):
     """Multiplies as the checkpoint's weight does, then as its codes do. Between them it measures its inputs."""
 
-    def __init__(self, names: Sequence[str] = (), activation_bits: int | None = None) -> None:
-        self.names = names
+    def __init__(
+        self, in_checkpoint: Callable[[str], str], names: Sequence[str] = (), activation_bits: int | None = None
+    ) -> None:
+        self.in_checkpoint, self.names = in_checkpoint, names
         """In the checkpoint: "model.layers.0.self_attn.q_proj", and those that are stacked with it."""
         self.activation_bits = activation_bits
         self.statistics: Statistics | None = None
@@ -182,7 +184,8 @@ class ObservedLinear(LinearMethod):
     def for_layer(self, parent: str, parts: Sequence[str]) -> LinearMethod:
         if not parent:  # the LM head stays as it is
             return PLAIN
-        return ObservedLinear([f"{parent}.{part}" for part in parts], self.activation_bits)
+        names = [self.in_checkpoint(f"{parent}.{part}") for part in parts]
+        return ObservedLinear(self.in_checkpoint, names, self.activation_bits)
 
     def take_statistics(self) -> Statistics:
         """Of the inputs since `statistics` was set; takes none from now on.

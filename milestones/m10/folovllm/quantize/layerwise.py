@@ -36,7 +36,10 @@ from folovllm.quantize.report import LayerError, Report
 from folovllm.quantize.rounding import Grid
 from folovllm.utils.checks import describe, wrong
 from folovllm.utils.devices import default_device
+from folovllm.utils.logging import init_logger
 from folovllm.utils.memory import release_freed_memory
+
+logger = init_logger(__name__)
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 EMBEDDED_TEXT = EMBEDDED_FOLDER / "calibration.jsonl"
@@ -85,7 +88,7 @@ def quantize(
         changes["tie_word_embeddings"] = False  # its codes are apart, and the embedding stays
     copy_rest(run.checkpoint.folder, out, changes)
     scheme = recipe.scheme
-    return Report(
+    report = Report(
         model=model,
         out=str(out),
         method=recipe.method,
@@ -106,6 +109,9 @@ def quantize(
         seconds=round(time.monotonic() - started, 1),
         errors=sorted(run.errors, key=lambda each: -each.error),
     )
+    if (rare := report.rare_experts) is not None:
+        logger.warning("%s", rare)
+    return report
 
 
 class LayerwiseQuantizer:
@@ -119,7 +125,7 @@ class LayerwiseQuantizer:
         self.checkpoint = Checkpoint(model)
         spec = decoder_spec(hf_config)
         with torch.device("meta"):  # shapes without memory; a layer has some while it is its turn
-            ops = LayerOps(ObservedLinear(activation_bits=recipe.scheme.activation_bits))
+            ops = LayerOps(ObservedLinear(spec.name_in_checkpoint, activation_bits=recipe.scheme.activation_bits))
             self.shell = DecoderForCausalLM(spec, length, ops).eval()
         self.passes = Passes(spec, length, self.device)
         embedding = self._end(EMBEDDING, HEAD)
@@ -207,6 +213,6 @@ class LayerwiseQuantizer:
         tensors = FORMATS[self.recipe.scheme.format].write(rounded.codes, self.recipe.scheme, rounded.stored)
         for kind, tensor in tensors.items():
             self.writer.add(f"{rounded.name}.{kind}", tensor)
-        self.errors.append(LayerError(rounded.name, rounded.error))
+        self.errors.append(LayerError(rounded.name, rounded.error, rounded.tokens, rounded.method))
         self.linear_bytes[0] += rounded.codes.values.numel() * rounded.stored.itemsize
         self.linear_bytes[1] += sum(tensor.nbytes for tensor in tensors.values())

@@ -1,7 +1,7 @@
-"""Prefix caching for several groups of layers: which blocks are found, and how long a prefix all groups can serve.
+"""What windows make of block tables: what is freed, and how long a prefix all groups of layers can serve.
 
     full layers      [a][b][c][d][e]     all blocks of the prefix
-    window layers    [·][·][·][d][e]     those that the window of the next query reaches
+    window layers    [·][·][·][d][e]     those that the window of the next query reaches; the others were given back
                               a hit of 5 blocks; without d of the window layers, one of 3 if b and c are there
 
 A block of a further group is cached beside the first group's block of the same tokens, as its child: it can be found
@@ -21,6 +21,51 @@ from collections.abc import Iterable
 from folovllm.core.block_hash import HashChain
 from folovllm.core.block_pool import NULL_BLOCK, BlockPool
 from folovllm.kv_cache_groups import KVCacheGroups
+from folovllm.request import Sequence
+
+
+def held_blocks(seq: Sequence) -> list[int]:
+    """All blocks that its tables name, those of the first group first."""
+    if not seq.further_tables and seq.block_ids[:1] != [NULL_BLOCK]:
+        return seq.block_ids
+    return [block for table in seq.tables for block in table if block != NULL_BLOCK]
+
+
+def free_outside_windows(pool: BlockPool, groups: KVCacheGroups, seq: Sequence) -> None:
+    """Give back the blocks that no further query of a running sequence reads: its tables have null blocks there. Those
+    of the first group go last, since it has the others' parents."""
+    for group in reversed(range(len(groups.windows) if groups.have_windows else 0)):
+        table = seq.tables[group]
+        place = min(groups.first_block(group, seq.num_computed_tokens), len(table)) - 1
+        while place >= 0 and table[place] != NULL_BLOCK:
+            pool.free_blocks([table[place]])
+            table[place] = NULL_BLOCK
+            place -= 1
+
+
+def serves(groups: KVCacheGroups, tables: list[list[int]], num_tokens: int) -> bool:
+    """Whether a sequence's tables have all that a query behind its first `num_tokens` tokens reads."""
+    begins = (groups.first_block(group, num_tokens) for group in range(len(tables)))
+    end = -(-num_tokens // groups.block_size)
+    return all(begin >= end or table[begin] != NULL_BLOCK for begin, table in zip(begins, tables, strict=True))
+
+
+def parents_of(groups: KVCacheGroups, seq: Sequence) -> list[tuple[list[int], list[int]]]:
+    """Its tables, each with the parents of its blocks, as BlockPool.check_invariants takes them."""
+    none = [NULL_BLOCK] * len(seq.block_ids)
+    first = [NULL_BLOCK, *seq.block_ids] if groups.windows[0] is None else none
+    return [(seq.block_ids, first), *((table, seq.block_ids) for table in seq.further_tables)]
+
+
+def check_tables(groups: KVCacheGroups, seq: Sequence) -> None:
+    """All are equally long, and what one lacks is at its beginning and out of the window.
+
+    Raises RuntimeError where this does not hold.
+    """
+    for group, table in enumerate(seq.tables):
+        gone, may_go = table.count(NULL_BLOCK), groups.first_block(group, seq.num_computed_tokens)
+        if len(table) != len(seq.block_ids) or any(table[:gone]) or gone > may_go:
+            raise RuntimeError(f"sequence {seq.seq_id}, group {group}: {table} must lack {may_go} blocks at most")
 
 
 def find_prefix(pool: BlockPool, groups: KVCacheGroups, chain: HashChain, most: int) -> list[list[int]]:

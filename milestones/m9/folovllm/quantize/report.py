@@ -1,0 +1,53 @@
+"""What quantising did, and what it cost.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """What rounding a weight does to the product's outputs: the root of the mean square of their change, beside that of
+    the outputs themselves."""
+
+    name: str
+    error: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Bytes; loss in nats a token; seconds."""
+
+    model: str
+    out: str
+    method: str
+    bits: int
+    group_size: int
+    symmetric: bool
+    activation_bits: int | None
+    head_bits: int | None
+    smoothquant: float | None
+    calibration_tokens: int
+    held_out_tokens: int
+    linear_bytes_before: int
+    """Of the linear layers, with their scales; the embedding, the head and the norms do not count."""
+    linear_bytes_after: int
+    bytes_before: int
+    bytes_after: int
+    loss_before: float | None
+    """None: there was no text."""
+    loss_after: float | None
+    seconds: float
+    errors: list[LayerError]
+    """Of every linear layer, the largest first."""
+
+    @property
+    def loss_rise(self) -> float | None:
+        return None if self.loss_after is None or self.loss_before is None else self.loss_after - self.loss_before
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"loss_rise": self.loss_rise}

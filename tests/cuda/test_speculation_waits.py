@@ -1,0 +1,112 @@
+"""A step with draft tokens waits for the device once, on the stand-in for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from folovllm import LLM, SamplingParams
+from tests.fake_cuda import FakeCuda, fake_cuda_machine
+from tests.helpers import make_hf_folder
+from tests.m2.support import assert_idle
+from tests.m8.support import Prophet, guess_always
+from tests.m8.test_speculation_cuda import PROMPTS, SMALL, folder
+from tests.m8.test_speculation_engine import answers_of
+
+pytest.importorskip("triton")
+__all__ = ["folder"]
+GREEDY = SamplingParams(max_tokens=6, ignore_eos=True, temperature=0.0)
+SEEDED = SamplingParams(max_tokens=6, ignore_eos=True, seed=3, top_k=9)
+
+
+@pytest.fixture
+def fake_cuda() -> Iterator[FakeCuda]:
+    """With graphs for steps with prompts."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU: tests/gpu runs there, and kernels are compiled instead of interpreted")
+    with fake_cuda_machine(total_bytes=2 << 30, prompt_graphs=True) as machine:
+        yield machine
+
+
+def steps_with_drafts(llm: LLM, cuda: FakeCuda) -> list[tuple[list[str], set[str]]]:
+    """Of each such step: what the host waits for, and what is launched; filled while the engine runs. The others wait
+    for nothing, and all are replayed."""
+    found: list[tuple[list[str], set[str]]] = []
+    launch = llm.engine.runner.execute_model
+
+    def watched(scheduled: Any) -> Any:
+        cuda.reset_counts()
+        step = launch(scheduled)
+        if scheduled.num_lookahead_tokens:
+            found.append(([what for what, _ in cuda.waits], set(cuda.launches)))
+        else:
+            assert cuda.waits == []
+        assert not cuda.launches.keys() & {"_paged_decode", "_paged_prefill"}
+        return step
+
+    llm.engine.runner.execute_model = watched  # type: ignore[method-assign]
+    return found
+
+
+def test_all_rows_are_drawn_at_once_inside_of_the_graph(folder: Path, fake_cuda: FakeCuda) -> None:
+    """Greedy ones and seeded ones; the tokens are those without drafts."""
+    asked = [GREEDY, SEEDED]
+    plain = LLM(str(folder), **SMALL).generate(PROMPTS, asked, use_tqdm=False)
+    llm = LLM(str(folder), speculative_config={"method": "ngram", "num_speculative_tokens": 3}, **SMALL)
+    guess_always(llm.engine, Prophet(answers_of(plain)))
+    steps = steps_with_drafts(llm, fake_cuda)
+    guessed = llm.generate(PROMPTS, asked, use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in guessed] == [output.outputs[0].token_ids for output in plain]
+    assert sum(llm.engine.scheduler.drafts.num_accepted_per_pos) >= 3
+    assert steps
+    for waits, launches in steps:
+        assert waits == ["tolist"]
+        assert not launches & {"_sample_kernel", "argmax"}
+
+
+LONG: dict[str, Any] = {**SMALL, "max_model_len": 24, "num_kv_blocks": 24, "max_num_batched_tokens": 16}
+
+
+def draft_llm(folder: Path, draft: Path, **settings: Any) -> LLM:
+    speculative = {"method": "draft_model", "num_speculative_tokens": 3, "model": str(draft)}
+    llm = LLM(str(folder), speculative_config=speculative, **{**LONG, **settings})
+    guess_always(llm.engine)
+    return llm
+
+
+def test_a_draft_model_is_replayed_and_its_tokens_stay_on_the_device(folder: Path, fake_cuda: FakeCuda) -> None:
+    """It is the model itself, so all drafts are right, and each lacks the keys of its last one: one replay more."""
+    asked = [GREEDY, SamplingParams(max_tokens=8, ignore_eos=True, seed=3, top_k=9)]
+    plain = LLM(str(folder), **LONG).generate(PROMPTS, asked, use_tqdm=False)
+    llm = draft_llm(folder, folder)
+    steps = steps_with_drafts(llm, fake_cuda)
+    guessed = llm.generate(PROMPTS, asked, use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in guessed] == [output.outputs[0].token_ids for output in plain]
+    assert llm.engine.scheduler.drafts.num_accepted_per_pos[2] >= 1
+    assert len(steps) >= 2
+    for waits, launches in steps:
+        assert waits == ["tolist"]
+        assert not launches & {"_sample_kernel", "argmax"}
+    assert_idle(llm.engine)
+
+
+@pytest.mark.exhaustive
+def test_a_draft_that_is_mostly_wrong_changes_no_token(folder: Path, fake_cuda: FakeCuda, tmp_path: Path) -> None:
+    """Beside preemption, and a sequence that edits its logits: then the host must know the drafts."""
+    other = make_hf_folder(tmp_path, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, seed=5)
+    pressed = {"num_kv_blocks": 6, "max_num_seqs": 3}
+    edits = SamplingParams(max_tokens=10, ignore_eos=True, temperature=0.0, repetition_penalty=1.3)
+    asked = [GREEDY, edits, SEEDED]
+    prompts = [*PROMPTS, [8, 3]]
+    plain = LLM(str(folder), **{**LONG, **pressed}).generate(prompts, asked, use_tqdm=False)
+    llm = draft_llm(folder, other, **pressed)
+    for some in (prompts, [prompts[0], prompts[2]]):  # among themselves, those two are drawn at once
+        which = [prompts.index(prompt) for prompt in some]
+        guessed = llm.generate(some, [asked[i] for i in which], use_tqdm=False)
+        assert [each.outputs[0].token_ids for each in guessed] == [plain[i].outputs[0].token_ids for i in which]
+    assert llm.engine.stats().preemptions
+    assert_idle(llm.engine)

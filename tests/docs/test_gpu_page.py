@@ -1,0 +1,40 @@
+"""The page about the GPU's engine shows what the model of its changes predicts today."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workshop.bench.__main__ import build_parser
+from workshop.bench.gpu_changes import BATCHES, BF16, SETTINGS, calibrated, measured_contexts, measured_us
+from workshop.bench.time_line import run
+
+DATA = Path(__file__).parents[2] / "docs/benchmarks/data"
+
+
+@pytest.mark.parametrize("name", ["changes", "goals"])
+def test_the_table_is_what_is_predicted_today(name: str) -> None:
+    said = json.loads((DATA / f"gpu-{name}-h200.json").read_text(encoding="utf-8"))
+    today = run(build_parser().parse(["timeline", "--predict", name]))
+    for row, shown in zip(today.rows, said["rows"], strict=True):
+        assert row == pytest.approx(shown)
+    assert said["notes"] == today.notes
+
+
+def test_the_model_is_near_what_was_measured() -> None:
+    for batch in BATCHES:
+        assert calibrated(measured_contexts(batch)).total == pytest.approx(measured_us(batch), rel=0.06)
+
+
+def test_no_change_adds_time_to_a_step_and_each_takes_some_from_one() -> None:
+    steps = [calibrated(measured_contexts(batch)) for batch in BATCHES]
+    for name, change in BF16.items():
+        after = [change(step) for step in steps]
+        gains = [before.total - step.total for before, step in zip(steps, after, strict=True)]
+        assert min(gains) >= 0 < max(gains), name
+        steps = after
+    for step in steps:
+        one, many = (SETTINGS[name](step).total for name in SETTINGS if name.startswith("top-"))
+        assert step.total < many < one

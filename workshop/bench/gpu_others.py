@@ -1,0 +1,96 @@
+"""Steps of other engines than the workload's on an H200: weights in 4 bits, an 8B shape, draft tokens.
+
+    codes     a program takes the lines of a weight one after the other, each for as long as its instructions last, and
+              programs share a multiprocessor. What the sum of a layer's products took beyond that is a factor
+    drafts    a step verifies the drafts of each sequence as rows of products, and of one tile of attention. What the
+              measured one took beyond a step of as many plain sequences is the host's, and stays
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import math
+
+from folovllm.layers.quantization.plan import choose_plan
+from workshop.bench.gpu_changes import (
+    BF16,
+    H200,
+    apply,
+    calibrated,
+    gap_of_launches,
+    head_us,
+    merge_in_decode,
+    read_rows,
+)
+from workshop.bench.gpu_kernels import (
+    CODE_INSTRUCTIONS,
+    COPY_SHARE,
+    ISSUE_SHARE,
+    ISSUES,
+    ITEM,
+    LAUNCH,
+    PRODUCT_LAUNCH,
+    SHAPE,
+    SMALL,
+    codes_bytes,
+    kernels,
+    products_of,
+    shard_of,
+)
+
+LARGE = "qwen3-8b"
+SMS = 132
+LINE, FIRST = 256, 1.2e-6  # columns of a line; seconds until a program's first line is there
+FEWER_INSTRUCTIONS = 3.0  # a code, for up to 32 rows, in the machine code for a Hopper GPU
+
+
+def codes_seconds(rows: int, n: int, k: int, instructions: float) -> float:
+    plan = choose_plan(rows, n, math.ceil(k / LINE), ITEM, invariant=False, small=False)
+    programs = math.ceil(rows / plan.rows) * math.ceil(n / plan.outs) * plan.splits
+    lines = math.ceil(math.ceil(k / LINE) / plan.splits)
+    line = plan.outs * LINE * instructions / (ISSUE_SHARE * ISSUES)
+    read = codes_bytes(rows, n, k) / (COPY_SHARE * H200.bandwidth)
+    added = LAUNCH if plan.splits > 1 else 0.0
+    return PRODUCT_LAUNCH + added + max(read, FIRST + lines * math.ceil(programs / SMS) * line)
+
+
+def layer_of_codes(shape: str, rows: int, instructions: float = FEWER_INSTRUCTIONS) -> float:
+    """Microseconds of a layer's products, corrected by what those of Qwen3-0.6B took with one row."""
+    *sizes, _ = products_of(SHAPE).values()
+    measured = sum(row["us"] for row in read_rows("codes-h200") if (row["weights"], row["rows"]) == ("w4a16", 1))
+    off = measured / (1e6 * sum(codes_seconds(1, n, k, CODE_INSTRUCTIONS) for n, k in sizes))
+    *wanted, _ = products_of(shape).values()
+    return off * 1e6 * sum(codes_seconds(rows, n, k, instructions) for n, k in wanted)
+
+
+def gain_of_codes_large(rows: int) -> float:
+    """Of 4 bits over bfloat16, Qwen3-8B, whole steps. Codes leave norms and SwiGLU as kernels of their own."""
+    parts: dict[str | None, float] = {}
+    for kernel in kernels(H200, [164] * rows, shape=LARGE):
+        parts[kernel.part] = parts.get(kernel.part, 0.0) + 1e6 * kernel.seconds
+    layers, gap = shard_of(LARGE, 1).layers, gap_of_launches()
+    same = sum(parts[name] for name in ("attention", "head", "sampling", "upload"))
+    around = parts[SMALL] * 3 / 4 + 3 * layers * gap  # two norms and SwiGLU
+    same += parts[SMALL] / 4 + 6 * layers * gap
+    bf16 = same + parts["products"] + (0.0 if rows <= 16 else around)
+    return bf16 / (same + layers * layer_of_codes(LARGE, rows) + around)
+
+
+def gain_of_codes_small(requests: int = 8, context: int = 192) -> float:
+    step = calibrated([context] * requests)
+    codes = shard_of(SHAPE, 1).layers * layer_of_codes(SHAPE, requests) + head_us(requests)
+    with_codes = merge_in_decode(step).having(products=(codes, 113.0))
+    return apply(BF16.values(), step).total / with_codes.total
+
+
+def gain_of_drafts(requests: int, drafted: int = 4, context: int = 192) -> float:
+    """Drafts of which 80% are right, as they were measured."""
+    row = next(row for row in read_rows("speculation-qwen3-h200") if row["requests"] == requests)
+    before, after = (
+        [apply(made, calibrated([context] * rows)) for rows in (requests, requests * (1 + drafted))]
+        for made in ([], BF16.values())
+    )
+    host = 1e6 * row["gain"] * requests / row["tokens_per_s"] - before[1].total
+    verified = after[1].having(decode=(after[0].us["decode"], after[0].launches["decode"]), merge=(0.0, 0.0))
+    return float(row["gain"]) * after[0].total / (verified.total + host)
