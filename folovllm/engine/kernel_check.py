@@ -138,8 +138,9 @@ def _attention_cases(
         return backend.forward(q[: new * count], store(parts), metadata)
 
     middling = max(2, 64 // (heads // kv_heads))  # rows of a tile, see choose_tiles()
-    cases = {f"prefill of {new} tokens": partial(attend, new, 2) for new in (2, middling, LENGTH)}
+    cases = {f"prefill of {new} tokens": partial(attend, new, 2) for new in (middling, LENGTH)}
     cases |= {"decode in splits": partial(attend, 1, 3), "decode": partial(attend, 1, -(-MANY // kv_heads))}
+    cases |= {"decode of drafts": partial(attend, 2, 2)}
     return {"store_kv": store, **cases}
 
 

@@ -78,7 +78,7 @@ def test_where_all_is_well_nothing_is_said_and_nothing_is_replaced(
     small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = make_engine(small_oracle, **SMALL)
-    assert {"_paged_decode", "_merge", "_paged_prefill", "_add_rms_norm_kernel", "_norm_rotary_kernel",
+    assert {"_paged_decode", "_paged_prefill", "_add_rms_norm_kernel", "_norm_rotary_kernel",
             "_silu_mul_kernel", "_sample_kernel"} <= set(checked_cuda.variants)  # fmt: skip
     assert len(checked_cuda.variants["_paged_decode"]) >= 2  # whole, and in splits
     assert our_warnings(caplog) == []
@@ -89,9 +89,14 @@ def test_where_all_is_well_nothing_is_said_and_nothing_is_replaced(
 
 FAULTS = {
     "stored": (norm_rotary, "_norm_rotary_kernel", "cache_ptr", "norm_rotary", {"norm_rotary": LayerOps().norm_rotary}),
-    "decode": (paged_decode, "_paged_decode", "out_ptr", "decode", {"backend": "paged_torch", "graphs": False}),
-    "merge": (paged_decode, "_merge", "out_ptr", "decode in splits", {"backend": "paged_torch", "graphs": False}),
-    "prefill": (paged_prefill, "_paged_prefill", "out_ptr", "prefill of 2 tokens", {"backend": "paged_torch"}),
+    "decode": (
+        paged_decode,
+        "_paged_decode",
+        "out_ptr",
+        "decode in splits",
+        {"backend": "paged_torch", "graphs": False},
+    ),
+    "prefill": (paged_prefill, "_paged_prefill", "out_ptr", "prefill of 32 tokens", {"backend": "paged_torch"}),
     "norm": (add_rms_norm, "_add_rms_norm_kernel", "out_ptr", "rms_norm", {"backend": "triton", "graphs": True}),
     "rotary": (norm_rotary, "_norm_rotary_kernel", "heads_ptr", "norm_rotary", {"norm_rotary": LayerOps().norm_rotary}),
     "silu": (silu_mul, "_silu_mul_kernel", "out_ptr", "silu_mul", {"backend": "triton", "graphs": True}),
@@ -137,7 +142,7 @@ def test_a_backend_that_was_asked_for_by_name_is_not_replaced(
 ) -> None:
     monkeypatch.setattr(paged_prefill, "_paged_prefill", Raises())
     message = (
-        "^attention_backend cannot be what was asked for on cuda:0: the kernel 'prefill of 2 tokens' fails .*; leave at"
+        "^attention_backend cannot be what was asked for on cuda:0: the kernel 'prefill of 32 tokens' fails .*; leave "
     )
     with pytest.raises(ValueError, match=message):
         make_engine(small_oracle, attention_backend="triton", **SMALL)

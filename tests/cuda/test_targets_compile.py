@@ -28,7 +28,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "tests.cuda.few_rows_aot": (),
 }
 # What a T4 gets; torch computes its prompts.
-TURING = {"tests.m4.kernels_aot": (), "tests.m4.attention_aot": ("few", "decode", "merge")}
+TURING = {"tests.m4.kernels_aot": (), "tests.m4.attention_aot": ("few", "decode")}
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ CAPABILITY = int(os.environ.get("COMPILE_FOR", "90"))
 SMALL = CAPABILITY // 10 not in (9, 10)  # as wants_small_tiles() says it of a device
 INSTRUCTIONS = ("cp.async.cg.shared.global", "wgmma.mma_async", "mma.sync", "ld.global.v4", "st.global.v4")
 TYPES = {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "starts_ptr": "*i32", "order_ptr": "*i32", "slots_ptr": "*i64",
-         "partial_ptr": "*fp32", "lse_ptr": "*fp32", "scale": "fp32"}  # fmt: skip
+         "counters_ptr": "*i32", "partial_ptr": "*fp32", "lse_ptr": "*fp32", "scale": "fp32"}  # fmt: skip
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
@@ -41,8 +41,7 @@ class Variant(NamedTuple):
     group: int
     block_size: int
     detail: int
-    """Of paged_decode its splits, of paged_prefill the rows of its longest sequence (0: batch-invariant), of _merge the
-    most splits."""
+    """Of paged_decode its splits, of paged_prefill the rows of its longest sequence (0: batch-invariant)."""
 
     def __str__(self) -> str:
         return "-".join(map(str, self))
@@ -53,7 +52,7 @@ FEW = [
     Variant("decode", "bf16", 128, 2, 16, 8),
     Variant("decode", "fp16", 80, 2, 16, 1),
     Variant("decode", "fp32", 128, 2, 16, 8),
-    Variant("merge", "bf16", 128, 2, 16, MAX_SPLITS),
+    Variant("decode", "bf16", 128, 2, 16, MAX_SPLITS),
     Variant("prefill", "bf16", 128, 2, 16, 2000),
     Variant("prefill", "fp16", 64, 2, 16, 10),
     Variant("prefill", "bf16", 256, 2, 16, 2000),
@@ -67,14 +66,12 @@ def every_variant() -> list[Variant]:
     found = []
     for dtype in ("bf16", "fp16", "fp32"):
         for size in (16, 32, 64, 80, 128, 256):
-            found += [Variant("decode", dtype, size, 2, 16, splits) for splits in (1, 8)]
+            found += [Variant("decode", dtype, size, 2, 16, splits) for splits in (1, FEW_SPLITS, MAX_SPLITS)]
             found += [Variant("prefill", dtype, size, 2, 16, rows) for rows in (0, 10, 60, 2000)]
     for group, block_size in ((1, 32), (4, 256), (7, 24), (32, 16)):
         for dtype in ("bf16", "fp32"):
             found += [Variant("decode", dtype, 128, group, block_size, splits) for splits in (1, 8)]
             found += [Variant("prefill", dtype, 128, group, block_size, rows) for rows in (60, 2000)]
-    for size in (64, 128, 256):
-        found += [Variant("merge", "bf16", size, 2, 16, most) for most in (FEW_SPLITS, MAX_SPLITS)]
     return list(dict.fromkeys([*FEW, *found]))
 
 
@@ -84,13 +81,13 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
     constants: dict[str, Any] = {"GROUP": variant.group, "HEAD_SIZE": variant.head_size, "HEAD_PAD": head_pad}
     if variant.kernel == "decode":
         kernel = paged_decode._paged_decode
-        group_pad = max(16, triton.next_power_of_2(variant.group))
-        num_warps = paged_decode.decode_warps(group_pad, head_pad, itemsize)
+        rows = max(paged_decode.MOST_ROWS, triton.next_power_of_2(variant.group))
+        num_warps = paged_decode.decode_warps(rows, head_pad, itemsize)
         constants |= {
-            "GROUP_PAD": group_pad, "BLOCK_SIZE": variant.block_size,
-            "BLOCK_N": block_n, "SPLIT": variant.detail > 1, "ORDERED": True, "INTERPRETED": False,
+            "ROWS": rows, "BLOCK_SIZE": variant.block_size, "BLOCK_N": block_n, "SPLIT": variant.detail > 1,
+            "MOST_SPLITS": variant.detail, "INTERPRETED": False,
         }  # fmt: skip
-    elif variant.kernel == "prefill":
+    else:
         kernel = paged_prefill._paged_prefill
         rows = variant.detail or paged_prefill.MOST_ROWS[-1]
         block_m, block_n, num_warps = paged_prefill.choose_tiles(rows, head_pad, itemsize, SMALL)
@@ -98,9 +95,6 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
             "BLOCK_SIZE": variant.block_size, "BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": not variant.detail,
             "INTERPRETED": False,
         }  # fmt: skip
-    else:
-        kernel = paged_decode._merge
-        constants |= {"BLOCK_N": block_n, "MOST_SPLITS": variant.detail}
     return compile_kernel(kernel, variant.dtype, constants, num_warps)
 
 
@@ -186,8 +180,8 @@ def resources(cubin: bytes) -> tuple[int, int]:
 
 
 def waits_in_loop(ptx: str) -> list[int]:
-    """How many groups of copies may be under way still, at each wait inside of the longest loop. 0: all must have come.
-    A loop is what lies between a label and a branch back to it."""
+    """How many groups of copies may be under way still, at each wait inside of the longest loop that copies. 0: all
+    must have come. A loop is what lies between a label and a branch back to it."""
     labels: dict[str, int] = {}
     longest: list[str] = []
     lines = ptx.splitlines()
@@ -195,7 +189,8 @@ def waits_in_loop(ptx: str) -> list[int]:
         if label := re.match(r"\s*(\$\w+):", line):
             labels[label[1]] = place
         elif (branch := re.search(r"\bbra(?:\.uni)?\s+(\$\w+)", line)) and branch[1] in labels:
-            longest = max(longest, lines[labels[branch[1]] : place], key=len)
+            body = lines[labels[branch[1]] : place]
+            longest = max(longest, body if any("cp.async" in line for line in body) else [], key=len)
     return [int(count) for count in re.findall(r"cp\.async\.wait_group\s+(\d+)", "\n".join(longest))]
 
 

@@ -65,8 +65,8 @@ def compile_variant(variant: Variant, cache: dict[str, str] = BYTES) -> dict[str
     }  # fmt: skip
     if variant.kernel == "decode":
         constants |= {
-            "GROUP_PAD": 16, "BLOCK_N": tile_tokens(head_pad, itemsize, SMALL), "SPLIT": variant.detail > 1,
-            "ORDERED": True,
+            "ROWS": 16, "MOST_SPLITS": variant.detail, "SPLIT": variant.detail > 1,
+            "BLOCK_N": tile_tokens(head_pad, itemsize, SMALL),
         }  # fmt: skip
         warps = paged_decode.decode_warps(16, head_pad, itemsize, from_8_bits=True)
         return compile_kernel(paged_decode._paged_decode, variant.dtype, constants, warps, **cache)

@@ -1,7 +1,8 @@
 """Our own Triton kernels: K and V are stored, and read through the block table, in place.
 
     write      norm_rotary     which has them at hand (layers/kernels); by itself, as any backend
-    forward    paged_decode    the sequences in front that have one query
+    forward    paged_decode    all sequences, where none has more queries than a tile of it has room for, as a draft's
+                               verification; else those in front that have one query
                paged_prefill   the others; a step without one leaves its launch out
 
 Nothing is gathered, planned or copied to the host. So a decode step is the same few launches for any sequences, and a
@@ -44,6 +45,8 @@ class TritonBackend(AttentionBackend):
     supports_cuda_graphs = True
     supports_prompt_graphs = True
     plain: type[AttentionBackend] | None = PagedTorchBackend
+    counters: torch.Tensor | None = None
+    """As paged_decode() takes them: each layer has some, made before a graph is recorded."""
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:
@@ -56,17 +59,19 @@ class TritonBackend(AttentionBackend):
     def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:
         """One token in block 0, as prompts of each length that has tiles of its own, and as a decode in few splits and
         in many. Nothing else makes another kernel: neither lengths, nor how many sequences there are, nor where the
-        prefills of a step begin."""
+        prefills of a step begin. The shortest prompts are decodes here."""
         from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS, paged_decode
         from folovllm.attention.kernels.paged_prefill import MOST_ROWS, paged_prefill
 
         (q, step), (keys, values) = self.one_token(kv_cache, dtype), kv_cache.unbind(0)
         tables, one = step.block_tables, step.seq_lens
-        for rows in (*MOST_ROWS, MOST_ROWS[-1] + 1):
-            longest = -(-rows // self.group_size) if rows > MOST_ROWS[-1] else max(1, rows // self.group_size)
+        for longest in (max(1, MOST_ROWS[-1] // self.group_size), MOST_ROWS[-1] // self.group_size + 1):
             paged_prefill(q, keys, values, tables, step.query_start_loc, one, longest, self.scale)
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
-            paged_decode(q, keys, values, tables, one, self.scale, order=tables[0], num_splits=splits)
+            paged_decode(
+                q, keys, values, tables, one, self.scale, query_start_loc=step.query_start_loc, order=tables[0],
+                num_splits=splits,
+            )  # fmt: skip
 
     def one_token(self, kv_cache: torch.Tensor, dtype: torch.dtype | None) -> tuple[torch.Tensor, AttentionMetadata]:
         """A sequence of one token, whose keys and values are written to block 0; its query."""
@@ -79,17 +84,22 @@ class TritonBackend(AttentionBackend):
         return q, AttentionMetadata(starts, starts[1:].clone(), slots, tables, max_query_len=1, max_seq_len=1)
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        from folovllm.attention.kernels.paged_decode import paged_decode
+        from folovllm.attention.kernels.paged_decode import make_counters, most_queries, paged_decode
         from folovllm.attention.kernels.paged_prefill import paged_prefill
 
         out, (keys, values) = torch.empty_like(q, memory_format=torch.contiguous_format), kv_cache.unbind(0)
-        first, tables, lens = metadata.leading_decodes, metadata.block_tables, metadata.seq_lens
-        if first:  # the sequences in front, with one query each
+        first, order = metadata.leading_decodes, metadata.decode_order
+        tables, lens, starts = metadata.block_tables, metadata.seq_lens, metadata.query_start_loc
+        if first < len(lens) and metadata.max_query_len <= most_queries(self.group_size):
+            first, order = len(lens), None
+        if self.counters is None:
+            self.counters = make_counters(q.device)
+        if first:
             paged_decode(
-                q[:first], keys, values, tables[:first], lens[:first], self.scale, order=metadata.decode_order,
-                out=out[:first],
+                q, keys, values, tables[:first], lens[:first], self.scale, query_start_loc=starts[: first + 1],
+                order=order, out=out, counters=self.counters,
             )  # fmt: skip
         if first < len(lens):
-            starts, longest = metadata.query_start_loc[first:], metadata.max_query_len
-            paged_prefill(q, keys, values, tables[first:], starts, lens[first:], longest, self.scale, out=out)
+            longest = metadata.max_query_len
+            paged_prefill(q, keys, values, tables[first:], starts[first:], lens[first:], longest, self.scale, out=out)
         return out

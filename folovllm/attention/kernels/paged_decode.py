@@ -1,18 +1,19 @@
-"""paged_decode: attention of one query per sequence over its cached K and V, read through the block table.
+"""paged_decode: attention of few queries per sequence over its cached K and V, read through the block table.
 
-    program (KV head h, sequence b, split s)            the query heads of group h, padded to 16 rows
+    program (KV head h, sequence b, split s)            the queries' heads of group h, padded to 16 rows
                                                         q  [16, 128]
     block table of b    7  2  9  4  1  8                       |  scores = q @ k^T           [16, 64]
     tokens            |tile|tile|tile|tile|tile|               |  online softmax
                       |- split 0 -|- split 1 -|                |  acc += weights @ v         [16, 128]
                                                                v
-    one split:  out = acc / sum            several:  acc / sum and log2-sum-exp2 into memory, _merge adds them up
+    one split:  out = acc / sum            several:  acc / sum and log2-sum-exp2 into memory, the last one adds up
 
-Each K and V is read once, by one program, for all query heads of its group. A sequence of n tokens moves
-2 * n * num_kv_heads * head_size * bytes and takes 4 * n * num_heads * head_size operations: for Qwen3-0.6B in
-bfloat16 (16 heads on 8 KV heads of 128), 4,096 bytes and 8,192 operations a token, 2 a byte. An H200 could do 180 in
-that time (790 TFLOP/s over 4.3 TB/s), so the kernel waits for memory. tl.dot demands at least 16 rows, so 14 of them
-are padding here; they cost nothing, because memory is the limit.
+Each K and V is read once, by one program, for all query heads of its group and all queries: a sequence's drafts are
+queries, and each of their rows sees the keys up to its own. With one query, n tokens are 2 * n * num_kv_heads *
+head_size numbers to move and 4 * n * num_heads * head_size operations: for Qwen3-0.6B in bfloat16 (16 heads on 8 KV
+heads of 128), 4,096 bytes and 8,192 operations a token, 2 a byte. An H200 could do 180 in that time (790 TFLOP/s over
+4.3 TB/s), so the kernel waits for memory. tl.dot demands at least 16 rows. So 14 of them are padding for one query, and
+8 queries take no longer.
 
 Tiles, for 16 bits and heads of 128. To keep 4.3 TB/s busy over a latency of some 0.8 us, 3.4 MB must be under way, 26
 KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V. An SM holds three programs: each takes
@@ -24,7 +25,8 @@ Splits: a batch of 1 with 8 KV heads is 8 programs for 132 SMs. Then each sequen
 programs (splits.py). Their number depends on shapes alone, never on lengths, so that a CUDA graph may replay the
 launch. Each program finds its part from seq_lens when it runs; a program without a part ends at once. A split's
 intermediate result is (head_size + 1) float32 for each head, written and read once: 1,032 bytes for the two heads of a
-group, against 256 KiB of K and V in 512 tokens.
+group, against 256 KiB of K and V in 512 tokens. The programs of a sequence and KV head count themselves when they have
+written it. The last one, whichever it is, adds it up in the order of the splits.
 
 vLLM: v1/attention/ops/triton_decode_attention.py
 """
@@ -54,6 +56,7 @@ from folovllm.attention.splits import MAX_SPLITS, PLACES, PROGRAMS_PER_SM, choos
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 
 FEW_SPLITS = 8  # _merge reads all splits of a head at once, and one for up to 64 would read nothing most of the time
+MOST_ROWS = 16  # of a tile: queries times the heads of a group. With larger groups there is one query
 
 
 @triton.jit
@@ -64,40 +67,43 @@ def _tokens_per_split(seq_len, splits, BLOCK_N: tl.constexpr):
 
 # What changes from step to step must not be a part of the kernel, or it would be compiled anew while it serves.
 @triton.jit(
-    do_not_specialize=["stride_table", "splits"],
-    do_not_specialize_on_alignment=["tables_ptr", "seq_lens_ptr", "order_ptr"],
+    do_not_specialize=["stride_table", "splits", "ordered"],
+    do_not_specialize_on_alignment=["tables_ptr", "starts_ptr", "seq_lens_ptr", "order_ptr"],
 )
 def _paged_decode(
-    q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, tables_ptr, seq_lens_ptr, order_ptr, scale, splits,
+    q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, tables_ptr, starts_ptr, seq_lens_ptr, order_ptr,
+    scale, splits, ordered,
     stride_q, stride_qh, stride_out, stride_outh, stride_table,
     stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
-    GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, ORDERED: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, MOST_SPLITS: tl.constexpr,
     INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait_for_kernel_before(DEPENDENT)
     # KV heads first: neighbours in the grid run together, and their reads are neighbours in memory. Sequences last: all
     # splits of the longest start first.
     kv_head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    if ORDERED:
+    if ordered:
         seq = tl.load(order_ptr + seq).to(tl.int64)
-    seq_len = tl.load(seq_lens_ptr + seq)
+    seq_len, first = tl.load(seq_lens_ptr + seq), tl.load(starts_ptr + seq).to(tl.int64)
+    num_rows = (tl.load(starts_ptr + seq + 1) - first).to(tl.int32) * GROUP
     start, end = 0, seq_len
+    per_split = seq_len
     if SPLIT:
         per_split = _tokens_per_split(seq_len, splits, BLOCK_N)
         start = split * per_split
         end = tl.minimum(start + per_split, seq_len)
     if start >= end:
-        return  # _merge computes the same bounds, so it reads nothing of this split
+        return  # nobody waits for it
 
-    rows = tl.arange(0, GROUP_PAD)
-    heads = kv_head * GROUP + rows
-    columns = tl.arange(0, HEAD_PAD)
-    mask = rows_mask(rows < GROUP, HEAD_SIZE, HEAD_PAD)
-    q = tl.load(q_ptr + seq * stride_q + (heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
-    last_seen = tl.zeros([GROUP_PAD], tl.int32) + seq_len  # the query of a decode is the last token: it sees every key
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD)
+    tokens, heads = first + rows // GROUP, kv_head * GROUP + rows % GROUP
+    mask = rows_mask(rows < num_rows, HEAD_SIZE, HEAD_PAD)
+    q = tl.load(q_ptr + (tokens * stride_q + heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
+    last_seen = seq_len - num_rows // GROUP + rows // GROUP
+    # A draft in front of this split's tokens sees none of them, but attend_tile() wants the first to be seen.
     running_max, running_sum, acc = attend_keys(
-        q, start, end, last_seen, scale, k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
+        q, start, end, tl.maximum(last_seen, start), scale, k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
         tables_ptr + seq * stride_table, stride_kb, stride_kt, stride_vb, stride_vt,
         BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, INTERPRETED,
     )  # fmt: skip
@@ -105,45 +111,64 @@ def _paged_decode(
 
     if SPLIT:
         num_heads = tl.num_programs(0) * GROUP
-        place = (seq * num_heads + heads) * splits + split
+        place = (tokens * num_heads + heads) * splits + split
+        lse = tl.where(last_seen >= start, running_max + tl.log2(running_sum), -float("inf"))
         tl.store(partial_ptr + (place * HEAD_SIZE)[:, None] + columns[None, :], result, mask=mask)
-        tl.store(lse_ptr + place, running_max + tl.log2(running_sum), mask=rows < GROUP)
+        tl.store(lse_ptr + place, lse, mask=rows < num_rows)
+        # Release: every thread has written before the barrier, and the one that counts comes behind it, so whoever sees
+        # the count sees all of it. Acquire: the last one to count sees what all the others have written.
+        tl.debug_barrier()
+        used = tl.cdiv(seq_len, per_split)
+        counter = counters_ptr + seq * tl.num_programs(0) + kv_head
+        if tl.atomic_add(counter, 1, sem="acq_rel") == used - 1:
+            tl.store(counter, 0)  # for the next launch
+            row = 0
+            while row < num_rows:
+                _merge(
+                    partial_ptr, lse_ptr, out_ptr, row, num_rows, first, kv_head, used, splits, stride_out, stride_outh,
+                    GROUP, ROWS, HEAD_SIZE, HEAD_PAD, MOST_SPLITS,
+                )  # fmt: skip
+                row += merged_at_once(ROWS, HEAD_PAD, MOST_SPLITS)
     else:
-        out_ptrs = out_ptr + seq * stride_out + (heads * stride_outh)[:, None] + columns[None, :]
+        out_ptrs = out_ptr + (tokens * stride_out + heads * stride_outh)[:, None] + columns[None, :]
         tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["seq_lens_ptr"])
+@triton.constexpr_function
+def merged_at_once(rows, head_pad, most_splits):
+    """Rows whose splits are read at once: 8,192 numbers in the registers of 128 threads."""
+    return max(1, min(rows, 8192 // (head_pad * most_splits)))
+
+
+@triton.jit
 def _merge(
-    partial_ptr, lse_ptr, out_ptr, seq_lens_ptr, splits, stride_out, stride_outh,
-    HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr, MOST_SPLITS: tl.constexpr,
+    partial_ptr, lse_ptr, out_ptr, row, num_rows, first, kv_head, used, splits, stride_out, stride_outh,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, MOST_SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """One head of one sequence: the mean of its splits' results, weighted by the sums of their softmax.
+    """Of some rows: the mean of their splits' results, weighted by the sums of their softmax. All splits are added up
+    in the same order, whichever came last.
 
     Split s divided its result by its own sum, 2^lse[s]. The sum over all tokens is the sum of these, so the weight of
     split s is 2^lse[s] / sum of 2^lse. Dividing numerator and denominator by the largest keeps them in range.
     """
-    head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    seq_len = tl.load(seq_lens_ptr + seq)
-    if seq_len == 0:
-        return
+    rows = row + tl.arange(0, merged_at_once(ROWS, HEAD_PAD, MOST_SPLITS))
     split, columns = tl.arange(0, MOST_SPLITS), tl.arange(0, HEAD_PAD)
-    used = split * _tokens_per_split(seq_len, splits, BLOCK_N) < seq_len  # the other splits have written nothing
-    used = used & (split < splits)
-    places = (seq * tl.num_programs(0) + head) * splits + split
-    lse = tl.load(lse_ptr + places, mask=used, other=-float("inf"))
-    weights = tl.exp2(lse - tl.max(lse, 0))
-    partial_ptrs = partial_ptr + (places * HEAD_SIZE)[:, None] + columns[None, :]
-    partial = tl.load(partial_ptrs, mask=rows_mask(used, HEAD_SIZE, HEAD_PAD), other=0.0)
-    result = tl.sum(partial * weights[:, None], 0) / tl.sum(weights, 0)
-    out_ptrs = out_ptr + seq * stride_out + head * stride_outh + columns
-    tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=columns < HEAD_SIZE)
+    tokens, heads = first + rows // GROUP, kv_head * GROUP + rows % GROUP
+    places = ((tokens * (tl.num_programs(0) * GROUP) + heads) * splits)[:, None] + split[None, :]
+    mask = (rows < num_rows)[:, None] & (split < used)[None, :]  # the other splits have written nothing
+    lse = tl.load(lse_ptr + places, mask=mask, other=-1e30)  # finite: a row that is not there has nothing else
+    weights = tl.exp2(lse - tl.max(lse, 1)[:, None])
+    partial_ptrs = partial_ptr + (places * HEAD_SIZE)[:, :, None] + columns[None, None, :]
+    partial = tl.load(partial_ptrs, mask=mask[:, :, None] & (columns < HEAD_SIZE)[None, None, :], other=0.0)
+    result = tl.sum(partial * weights[:, :, None], 1) / tl.sum(weights, 1)[:, None]
+    out_ptrs = out_ptr + (tokens * stride_out + heads * stride_outh)[:, None] + columns[None, :]
+    tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=rows_mask(rows < num_rows, HEAD_SIZE, HEAD_PAD))
 
 
-def decode_warps(group_pad: int, head_pad: int, element_size: int, from_8_bits: bool = False) -> int:
+def decode_warps(rows: int, head_pad: int, element_size: int, from_8_bits: bool = False) -> int:
     """Float32 is multiplied from the threads' registers: more than 16 rows of it need the registers of twice as many
     threads. So do 16 rows of the largest heads where K and V are converted from 8 bits, which takes registers too."""
-    return 8 if element_size > 2 and (group_pad > 16 or (from_8_bits and head_pad > 128)) else 4
+    return 8 if element_size > 2 and (rows > 16 or (from_8_bits and head_pad > 128)) else 4
 
 
 @cache
@@ -153,12 +178,24 @@ def places_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM if on_gpu else PLACES
 
 
+def most_queries(group_size: int) -> int:
+    """Of a sequence, in one tile."""
+    return max(1, MOST_ROWS // group_size)
+
+
+def make_counters(device: torch.device) -> torch.Tensor:
+    """For paged_decode(): enough for all that choose_splits() splits. A CUDA graph holds its address."""
+    return torch.zeros(4 * places_of(device), dtype=torch.int32, device=device)
+
+
 def paged_decode(
     q: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, block_tables: torch.Tensor,
-    seq_lens: torch.Tensor, scale: float, *, order: torch.Tensor | None = None, out: torch.Tensor | None = None,
-    num_splits: int | None = None,
+    seq_lens: torch.Tensor, scale: float, *, query_start_loc: torch.Tensor | None = None,
+    order: torch.Tensor | None = None, out: torch.Tensor | None = None, num_splits: int | None = None,
+    counters: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Attention of q [num_seqs, num_heads, head_size], one query per sequence, which sees all of its keys.
+    """Attention of q [num_tokens, num_heads, head_size], a few queries per sequence at the end of its keys, of which
+    each sees those up to its own.
 
     q and out may be strided views, contiguous inside a head; their dtype may differ from the cache's.
     key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,
@@ -166,41 +203,43 @@ def paged_decode(
         256, padded to a power of two.
     block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32. 0: a place in a CUDA graph for a sequence
         that is not there, whose row of out stays as it is.
+    query_start_loc: [num_seqs + 1] int32, for sequences of up to most_queries() each; if None, of one.
     order: [num_seqs] int32, each sequence once: in it they start, fast with the longest first. None: as in q.
     out: where to write; made if None.  num_splits: at most MAX_SPLITS; chosen from the shapes if None.
+    counters: int32, one for each sequence and KV head that is split, zero before and after: here its programs count
+        themselves. One launch at a time may have them. Made if None.
 
     Raises:
         ValueError: a shape or a stride is not as said above.
     """
-    num_seqs, num_heads, head_size = q.shape
+    (_, num_heads, head_size), num_seqs = q.shape, seq_lens.shape[0]
     block_size, num_kv_heads = check_shapes(q, key_cache, value_cache, block_tables)
     head_pad = padded_head_size(head_size)
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     if num_seqs == 0:
         return out
+    if query_start_loc is None:
+        query_start_loc = torch.arange(num_seqs + 1, dtype=torch.int32, device=q.device)
     itemsize = product_size(q, key_cache)
     block_n = tile_tokens(head_pad, itemsize, wants_small_tiles(q.device))
     group, max_len = num_heads // num_kv_heads, block_tables.shape[1] * block_size
     splits = num_splits or choose_splits(num_seqs, num_kv_heads, max_len, block_n, places_of(q.device))
-    group_pad = max(16, triton.next_power_of_2(group))
-    partial, lse = out, out  # not touched by a single split
+    rows = max(MOST_ROWS, triton.next_power_of_2(group))
+    partial, lse = out, out  # not touched by a single split, as counters
     if splits > 1:
-        partial = torch.empty(num_seqs, num_heads, splits, head_size, dtype=torch.float32, device=q.device)
-        lse = torch.empty(num_seqs, num_heads, splits, dtype=torch.float32, device=q.device)
+        partial = torch.empty(*q.shape[:2], splits, head_size, dtype=torch.float32, device=q.device)
+        lse = torch.empty(*q.shape[:2], splits, dtype=torch.float32, device=q.device)
+        if counters is None or len(counters) < num_seqs * num_kv_heads:
+            counters = torch.zeros(num_seqs * num_kv_heads, dtype=torch.int32, device=q.device)
     _paged_decode[(num_kv_heads, splits, num_seqs)](
-        q, key_cache, value_cache, out, partial, lse, block_tables, seq_lens, seq_lens if order is None else order,
-        scale * LOG2E, splits,
+        q, key_cache, value_cache, out, partial, lse, seq_lens if counters is None else counters, block_tables,
+        query_start_loc, seq_lens,
+        seq_lens if order is None else order, scale * LOG2E, splits, int(order is not None),
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
         *key_cache.stride()[:3], *value_cache.stride()[:3],
-        GROUP=group, GROUP_PAD=group_pad, HEAD_SIZE=head_size, HEAD_PAD=head_pad,
-        BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLIT=splits > 1, ORDERED=order is not None, INTERPRETED=INTERPRETED,
-        **dependent_launch(q.device),
-        num_warps=decode_warps(group_pad, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
+        GROUP=group, ROWS=rows, HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_SIZE=block_size, BLOCK_N=block_n,
+        SPLIT=splits > 1, MOST_SPLITS=1 if splits == 1 else FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
+        INTERPRETED=INTERPRETED, **dependent_launch(q.device),
+        num_warps=decode_warps(rows, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
     )  # fmt: skip
-    if splits > 1:
-        _merge[(num_heads, num_seqs)](
-            partial, lse, out, seq_lens, splits, out.stride(0), out.stride(1),
-            HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_N=block_n,
-            MOST_SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS, num_warps=4,
-        )  # fmt: skip
     return out
