@@ -36,6 +36,7 @@ COMMANDS = {
     "kvcache": ["--model", "embedded", "--texts", "2", "--length", "12"],
     "timeline": ["--gpu", "h100"],
     "collectives": ["--calls", "10"],
+    "experts": [*ROUNDS, "--batch-sizes", "1", "--context", "8", "--steps", "1"],
     "ranks": [*TINY, *ROUNDS, "--batch-sizes", "1", "--context", "8", "--steps", "10"],
 }
 KEYS = [
