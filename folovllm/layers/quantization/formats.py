@@ -10,8 +10,8 @@
 
 What is stored is code + 8 (128 for 8 bits), so that it is not negative; int-quantized stores the code itself.
 
-vLLM: model_executor/layers/quantization/auto_gptq.py, auto_awq.py,
-      model_executor/layers/quantization/compressed_tensors/schemes/, fp8.py
+vLLM: model_executor/layers/quantization/auto_gptq.py, auto_awq.py, fp8.py,
+      model_executor/layers/quantization/compressed_tensors/schemes/
 """
 
 from __future__ import annotations
