@@ -11,7 +11,7 @@
 Everything else is refused here by name, before a weight is read.
 
 vLLM: model_executor/layers/quantization/auto_gptq.py, auto_awq.py,
-      model_executor/layers/quantization/compressed_tensors/compressed_tensors.py, fp8.py
+      model_executor/layers/quantization/compressed_tensors/compressed_tensors.py
 """
 
 from __future__ import annotations

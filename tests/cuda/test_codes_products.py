@@ -130,6 +130,7 @@ def made(method: Fp8Linear | PlainFp8Linear, weight: torch.Tensor, x: torch.Tens
     return layer(x)
 
 
+@pytest.mark.exhaustive
 def test_few_rows_are_multiplied_as_they_are_and_many_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     if KERNEL_DEVICE == "cpu":  # where torch has no scales by row
         monkeypatch.setattr("folovllm.layers.quantization.cuda.scales_rows", lambda device: False)

@@ -107,3 +107,14 @@ def test_steps_of_few_queries_launch_no_prefill(monkeypatch: pytest.MonkeyPatch)
     assert launched == []
     make_case(TritonBackend, [(1, 33), (3, 20), (9, 0)], SMALL, device=KERNEL_DEVICE).check()
     assert launched == [9]
+
+
+def test_what_splits_leave_in_memory_is_for_decodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the 40 tokens of a prompt beside them."""
+    rows: list[int] = []
+    original = module.paged_decode
+    monkeypatch.setattr(
+        module, "paged_decode", lambda q, *args, **kwargs: rows.append(len(q)) or original(q, *args, **kwargs)
+    )
+    make_case(TritonBackend, [(1, 33), (1, 20), (40, 0)], SMALL, device=KERNEL_DEVICE).check()
+    assert rows == [2]

@@ -199,6 +199,7 @@ def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "takes_few_rows", lambda dtype, device: device.type == "cuda")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("in_float32")
 def test_an_engine_with_graphs_says_what_it_says_on_the_cpu(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     requests = [(prompt, SamplingParams(temperature=0, max_tokens=4)) for prompt in PROMPTS[:3]]

@@ -41,6 +41,7 @@ def test_products_have_eight_rows_and_attention_its_sequences(
     assert graphs.outputs.hidden[0].isfinite().all()
 
 
+@pytest.mark.exhaustive
 def test_batches_that_shrink_and_grow_leave_each_others_slots_alone(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     """Sequences end one after the other, and another joins: four, two and one are replayed in turn."""
     engine = make_engine(small_oracle)

@@ -57,7 +57,7 @@ def test_tokens_are_hugging_faces(folders: tuple[Path, Path]) -> None:
     assert say(folder, quantization="fp8", max_num_batched_tokens=8, batch_invariant=True) == expected(meant)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_on_a_gpu_they_stay_in_8_bits(tmp_path: Path, fake_cuda: FakeCuda) -> None:
     pytest.importorskip("triton")
     sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 160}

@@ -24,6 +24,7 @@ from tests.m4.cuda_support import make_engine, serve, serve_on_cpu
 CPU = torch.device("cpu")
 
 
+@pytest.mark.exhaustive
 def test_a_t4_has_our_kernels_for_decodes_and_torch_for_prompts(fake_cuda: FakeCuda, small_oracle: Oracle) -> None:
     fake_cuda.capability = (7, 5)
     engine = make_engine(small_oracle, max_num_batched_tokens=8, enable_chunked_prefill=True)

@@ -139,6 +139,7 @@ def test_every_kind_of_request_says_what_it_says_without_graphs(
     assert told == serve(make_engine(small_oracle, max_num_batched_tokens=20, enforce_eager=True), asked)
 
 
+@pytest.mark.exhaustive
 def test_padding_touches_the_null_block_and_no_other(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     engine = make_engine(small_oracle, max_num_batched_tokens=20, async_scheduling=False)
     spoil(engine)
@@ -212,6 +213,7 @@ def test_their_memory_is_within_the_share(folder: Path, shapes_only: FakeCuda) -
     assert taken <= foretold <= 2 * taken
 
 
+@pytest.mark.exhaustive
 def test_what_a_drafts_graphs_take_is_kept_back_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the cache is as large as memory allows. The draft's own prompts are among its graphs."""
     num_bytes, more, sizes = DraftRecorder.num_bytes, [0, 10 << 20], []

@@ -52,6 +52,7 @@ def steps_with_drafts(llm: LLM, cuda: FakeCuda) -> list[tuple[list[str], set[str
     return found
 
 
+@pytest.mark.exhaustive
 def test_all_rows_are_drawn_at_once_inside_of_the_graph(folder: Path, fake_cuda: FakeCuda) -> None:
     """Greedy ones and seeded ones; the tokens are those without drafts."""
     asked = [GREEDY, SEEDED]
@@ -78,6 +79,7 @@ def draft_llm(folder: Path, draft: Path, **settings: Any) -> LLM:
     return llm
 
 
+@pytest.mark.exhaustive
 def test_a_draft_model_is_replayed_and_its_tokens_stay_on_the_device(folder: Path, fake_cuda: FakeCuda) -> None:
     """It is the model itself, so all drafts are right, and each lacks the keys of its last one: one replay more."""
     asked = [GREEDY, SamplingParams(max_tokens=8, ignore_eos=True, seed=3, top_k=9)]

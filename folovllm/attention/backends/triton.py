@@ -89,15 +89,16 @@ class TritonBackend(AttentionBackend):
 
         out, (keys, values) = torch.empty_like(q, memory_format=torch.contiguous_format), kv_cache.unbind(0)
         first, order = metadata.leading_decodes, metadata.decode_order
+        rows = first  # what splits leave in memory is for these alone
         tables, lens, starts = metadata.block_tables, metadata.seq_lens, metadata.query_start_loc
         if first < len(lens) and metadata.max_query_len <= most_queries(self.group_size):
-            first, order = len(lens), None
+            first, order, rows = len(lens), None, len(q)
         if self.counters is None:
             self.counters = make_counters(q.device)
         if first:
             paged_decode(
-                q, keys, values, tables[:first], lens[:first], self.scale, query_start_loc=starts[: first + 1],
-                order=order, out=out, counters=self.counters,
+                q[:rows], keys, values, tables[:first], lens[:first], self.scale, query_start_loc=starts[: first + 1],
+                order=order, out=out[:rows], counters=self.counters,
             )  # fmt: skip
         if first < len(lens):
             longest = metadata.max_query_len
