@@ -14,7 +14,7 @@ from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear, TritonC
 from folovllm.layers.quantization.linear import QuantizedLinear
 from tests.clients.test_kernel_check import Doubled, Raises
 from tests.fake_cuda import FakeCuda
-from tests.helpers import make_hf_folder, our_warnings, some
+from tests.helpers import make_hf_folder, our_warnings
 
 pytest.importorskip("triton")
 from folovllm.layers.quantization.kernels import linear_codes, round_rows
@@ -48,7 +48,8 @@ def product(engine: LLMEngine) -> type:
     return type(engine.runner.model.model.layers[0].mlp.down_proj.method)
 
 
-@pytest.mark.parametrize(("quantization", "kept"), some([("fp8", Fp8Linear), ("w4a16", TritonCodesLinear)]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("quantization", "kept"), [("w4a16", TritonCodesLinear), ("fp8", Fp8Linear)])
 def test_a_product_that_is_right_is_kept(
     tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, quantization: str, kept: type
 ) -> None:

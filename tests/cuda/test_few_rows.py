@@ -106,7 +106,7 @@ def test_each_program_has_a_multiprocessor_and_asks_for_no_more_than_it_has() ->
 
 @pytest.mark.parametrize(
     ("kind", "over"),
-    [("qwen3", {}), ("qwen2", {"num_attention_heads": 4}), ("llama", {"attention_bias": True, "mlp_bias": True})],
+    some([("qwen3", {}), ("qwen2", {"num_attention_heads": 4}), ("llama", {"attention_bias": True, "mlp_bias": True})]),
 )
 def test_a_model_has_the_hidden_states_of_plain_torch(tmp_path, kind: str, over: dict) -> None:
     models = [tiny_model(tmp_path, kind, ops, **over) for ops in (ours(), LayerOps())]
