@@ -65,6 +65,7 @@ def test_on_a_t4_auto_is_float16_which_a_line_says(
     assert our_warnings(caplog) == ["dtype='auto' is float16: cuda:0 multiplies no bfloat16"]
 
 
+@pytest.mark.exhaustive
 def test_fp8_is_right_where_torch_scales_whole_matrices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     multiply = torch._scaled_mm
 

@@ -97,6 +97,7 @@ def test_which_graph_a_step_takes() -> None:
     assert graphs.shape_for([2] + [1] * MAX_PROMPTS) is None  # only those in front are decodes to the kernel
 
 
+@pytest.mark.exhaustive
 def test_greedy_tokens_are_hugging_faces(small_oracle: Oracle, fake_cuda: FakeCuda, replayed: list[Any]) -> None:
     """Prompts whole and in chunks, beside decodes, and behind a prefix that is in the cache."""
     prompts = [*PROMPTS, [*PROMPTS[2], 6, 1]]

@@ -77,12 +77,13 @@ def every_variant() -> list[Variant]:
 
 def compile_variant(variant: Variant) -> dict[str, Any]:
     head_pad, itemsize = padded_head_size(variant.head_size), 4 if variant.dtype == "fp32" else 2
-    block_n, num_warps, kernel = tile_tokens(head_pad, itemsize, SMALL), 4, None
+    block_n, num_warps, kernel, limit = tile_tokens(head_pad, itemsize, SMALL), 4, None, {}
     constants: dict[str, Any] = {"GROUP": variant.group, "HEAD_SIZE": variant.head_size, "HEAD_PAD": head_pad}
     if variant.kernel == "decode":
         kernel = paged_decode._paged_decode
         rows = max(paged_decode.MOST_ROWS, triton.next_power_of_2(variant.group))
         num_warps = paged_decode.decode_warps(rows, head_pad, itemsize)
+        limit = paged_decode.register_limit(rows, head_pad, itemsize, SMALL)
         constants |= {
             "ROWS": rows, "BLOCK_SIZE": variant.block_size, "BLOCK_N": block_n, "SPLIT": variant.detail > 1,
             "MOST_SPLITS": variant.detail, "INTERPRETED": False,
@@ -95,14 +96,16 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
             "BLOCK_SIZE": variant.block_size, "BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": not variant.detail,
             "INTERPRETED": False,
         }  # fmt: skip
-    return compile_kernel(kernel, variant.dtype, constants, num_warps)
+    return compile_kernel(kernel, variant.dtype, constants, num_warps, limit=limit)
 
 
 def compile_kernel(
-    kernel: Any, dtype: str, constants: dict[str, Any], num_warps: int, stages: int = STAGES, **types: str
-) -> dict[str, Any]:
-    """types: of the arguments that are not of the dtype. A kernel that can be launched before the one in front of it is
-    over is compiled so for a Hopper GPU, as the engine does. GPUs before 8.0 have float16 in the place of bfloat16."""
+    kernel: Any, dtype: str, constants: dict[str, Any], num_warps: int, stages: int = STAGES,
+    limit: dict[str, int] | None = None, **types: str,
+) -> dict[str, Any]:  # fmt: skip
+    """limit: further options. types: of the arguments that are not of the dtype. A kernel that can be launched before
+    the one in front of it is over is compiled so for a Hopper GPU, as the engine does. GPUs before 8.0 have float16 in
+    the place of bfloat16."""
     constants = {**constants, "DEPENDENT": CAPABILITY == 90}
     dtype = "fp16" if dtype == "bf16" and CAPABILITY < 80 else dtype
     signature: dict[str, str] = {}
@@ -118,7 +121,7 @@ def compile_kernel(
         if name != "scale" and not (param.do_not_specialize or param.do_not_specialize_on_alignment):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, known, attributes)
-    options = {"num_warps": num_warps, "num_stages": stages}
+    options = {"num_warps": num_warps, "num_stages": stages, **(limit or {})}
     options["launch_pdl"] = constants["DEPENDENT"] and "DEPENDENT" in kernel.arg_names
     compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options)
     ptx, (registers, stack), machine = (

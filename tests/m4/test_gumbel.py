@@ -140,6 +140,7 @@ def test_a_seed_means_the_same_tokens_whatever_is_asked_for_beside_them(llm: LLM
         assert all(step[token].logprob > -20 for token, step in steps)
 
 
+@pytest.mark.exhaustive
 def test_processed_logprobs_describe_what_the_kernel_drew_from(llm: LLM) -> None:
     params = SamplingParams(top_k=3, temperature=2.0, seed=1, logprobs=5, logprobs_mode="processed", max_tokens=3)
     (output,) = llm.generate(PROMPTS[:1], [params])

@@ -69,7 +69,8 @@ def compile_variant(variant: Variant, cache: dict[str, str] = BYTES) -> dict[str
             "BLOCK_N": tile_tokens(head_pad, itemsize, SMALL),
         }  # fmt: skip
         warps = paged_decode.decode_warps(16, head_pad, itemsize, from_8_bits=True)
-        return compile_kernel(paged_decode._paged_decode, variant.dtype, constants, warps, **cache)
+        limit = paged_decode.register_limit(16, head_pad, itemsize, SMALL)
+        return compile_kernel(paged_decode._paged_decode, variant.dtype, constants, warps, limit=limit, **cache)
     block_m, block_n, warps = paged_prefill.choose_tiles(variant.detail, head_pad, itemsize, SMALL, from_8_bits=True)
     constants |= {"BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": False}
     return compile_kernel(paged_prefill._paged_prefill, variant.dtype, constants, warps, **cache)

@@ -22,7 +22,7 @@ from workshop.model_types import (
 )
 
 PROMPTS = make_prompts()
-IN_MAKE_TEST = 9
+IN_MAKE_TEST = 6
 # Which of their types shows it -> the part of attention that is left out.
 NEEDED = [("gemma2", "logits_soft_cap"), ("gemma3_text", "sliding_window"), ("gpt_oss", "sinks")]
 

@@ -188,6 +188,12 @@ def make_counters(device: torch.device) -> torch.Tensor:
     return torch.zeros(4 * places_of(device), dtype=torch.int32, device=device)
 
 
+def register_limit(rows: int, head_pad: int, element_size: int, small_tiles: bool) -> dict[str, int]:
+    """Of a thread, for three programs on a multiprocessor (splits.py). Left alone, compilers take some more."""
+    fits = rows == MOST_ROWS and head_pad <= 128 and element_size == 2 and not small_tiles
+    return {"maxnreg": 65536 // (3 * 128) & -8} if fits else {}
+
+
 def paged_decode(
     q: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, block_tables: torch.Tensor,
     seq_lens: torch.Tensor, scale: float, *, query_start_loc: torch.Tensor | None = None,
@@ -221,7 +227,8 @@ def paged_decode(
     if query_start_loc is None:
         query_start_loc = torch.arange(num_seqs + 1, dtype=torch.int32, device=q.device)
     itemsize = product_size(q, key_cache)
-    block_n = tile_tokens(head_pad, itemsize, wants_small_tiles(q.device))
+    small = wants_small_tiles(q.device)
+    block_n = tile_tokens(head_pad, itemsize, small)
     group, max_len = num_heads // num_kv_heads, block_tables.shape[1] * block_size
     splits = num_splits or choose_splits(num_seqs, num_kv_heads, max_len, block_n, places_of(q.device))
     rows = max(MOST_ROWS, triton.next_power_of_2(group))
@@ -241,5 +248,6 @@ def paged_decode(
         SPLIT=splits > 1, MOST_SPLITS=1 if splits == 1 else FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
         INTERPRETED=INTERPRETED, **dependent_launch(q.device),
         num_warps=decode_warps(rows, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
+        **register_limit(rows, head_pad, itemsize, small),
     )  # fmt: skip
     return out
