@@ -124,4 +124,6 @@ def test_its_graphs_have_the_sizes_of_the_large_models_where_the_cache_cuts_sequ
     assert [shape.num_tokens for shape in llm.engine.runner.graphs.prompts.shapes] == [16, 20]
     asked = SamplingParams(max_tokens=2, ignore_eos=True, temperature=0.0)
     said = llm.generate([[5] * 17], asked, use_tqdm=False)[0].outputs[0].token_ids
-    assert said == LLM(str(folder), **{**LONG, **room}).generate([[5] * 17], asked, use_tqdm=False)[0].outputs[0].token_ids
+    assert (
+        said == LLM(str(folder), **{**LONG, **room}).generate([[5] * 17], asked, use_tqdm=False)[0].outputs[0].token_ids
+    )

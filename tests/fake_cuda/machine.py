@@ -201,7 +201,9 @@ class Device:
         if not self.machine.numbers:
             return
         for tensor in made:
-            nothing = float("nan") if tensor.is_floating_point() else POISON if tensor.element_size() == 1 else -(1 << 30)
+            nothing = float("nan")
+            if not tensor.is_floating_point():
+                nothing = POISON if tensor.element_size() == 1 else -(1 << 30)
             with torch.inference_mode():
                 tensor.fill_(nothing)
             if self.capturing is not None:
