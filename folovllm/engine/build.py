@@ -91,12 +91,13 @@ def _build(
     most = 0 if speculative is None else speculative.num_speculative_tokens
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
     alone = draft if group is None else None  # among ranks, one may ask the device while another records
-    draft_graphs = None if alone is None else _draft_graphs(alone, parts, limits, most, dtype, device)
+    draft_graphs = _draft_graphs(alone, parts, limits, most, dtype, device)
     size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device, groups, draft_graphs)
     if group is not None:
         fewest = group.fewest([size.num_blocks, size.num_swap_blocks])
         size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1])
     limits = _within_cache(limits, size)
+    draft_graphs = _draft_graphs(alone, parts, limits, most, dtype, device)  # of the large model's sizes
     kv = KVCacheManager(
         size.num_blocks, size.block_size, size.num_swap_blocks,
         enable_prefix_caching=cache_config.enable_prefix_caching, observers=observers, groups=groups,
@@ -252,12 +253,11 @@ def shapes_of_steps(
 
 
 def _draft_graphs(
-    draft: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most: int, dtype: torch.dtype,
+    draft: DecoderForCausalLM | None, parts: Parts, limits: SchedulerConfig, most: int, dtype: torch.dtype,
     device: torch.device,
 ) -> DraftRecorder | None:  # fmt: skip
-    """None: the draft's forwards are launched one by one."""
-    backend = draft_backend(draft, device)
-    if not parts.graphs or not backend.supports_cuda_graphs:
+    """None: there is none, or its forwards are launched one by one."""
+    if draft is None or not parts.graphs or not (backend := draft_backend(draft, device)).supports_cuda_graphs:
         return None
     shapes = shapes_of_steps(dataclasses.replace(parts, backend=backend), limits, draft, None)
     return DraftRecorder(draft, limits, most, shapes, dtype, device)

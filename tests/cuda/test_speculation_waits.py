@@ -125,3 +125,18 @@ def test_a_draft_that_is_mostly_wrong_changes_no_token(folder: Path, fake_cuda: 
         assert [each.outputs[0].token_ids for each in guessed] == [plain[i].outputs[0].token_ids for i in which]
     assert llm.engine.stats().preemptions
     assert_idle(llm.engine)
+
+
+@pytest.mark.exhaustive
+def test_its_graphs_have_the_sizes_of_the_large_models_where_the_cache_cuts_sequences(
+    folder: Path, fake_cuda: FakeCuda
+) -> None:
+    """A step is packed once for both: of 17 tokens in a graph of 20, since no sequence gets longer."""
+    room = {"max_num_seqs": 1, "num_kv_blocks": 5, "max_num_batched_tokens": 32, "max_model_len": 40}
+    llm = draft_llm(folder, folder, **room)
+    assert [shape.num_tokens for shape in llm.engine.runner.graphs.prompts.shapes] == [16, 20]
+    asked = SamplingParams(max_tokens=2, ignore_eos=True, temperature=0.0)
+    said = llm.generate([[5] * 17], asked, use_tqdm=False)[0].outputs[0].token_ids
+    assert (
+        said == LLM(str(folder), **{**LONG, **room}).generate([[5] * 17], asked, use_tqdm=False)[0].outputs[0].token_ids
+    )
