@@ -1,4 +1,4 @@
-"""CUDA graphs for steps of up to 512 tokens with prompts, decodes and parts of prompts in any mixture, or with drafts.
+"""CUDA graphs for steps of up to 2,048 tokens: prompts, decodes and parts of prompts in any mixture, or drafts.
 
 A graph ends with the hidden states. Which of its rows are drawn from differs from step to step, so the LM head and the
 draw are launched behind it: the host has the time, since the device computes the layers meanwhile.

@@ -16,7 +16,7 @@ from folovllm.engine.build_proposer import DraftRecorder
 from folovllm.worker.cuda_graph import bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.prompt_graph import PromptGraphs
-from folovllm.worker.prompt_shape import MAX_PROMPTS, PromptShape, draft_shapes, prompt_shapes
+from folovllm.worker.prompt_shape import MAX_PROMPTS, SIZES, PromptShape, draft_shapes, prompt_shapes
 from tests.fake_cuda import FakeCuda, fake_cuda_machine
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
@@ -110,9 +110,9 @@ def test_which_graph_drafts_take() -> None:
 
 
 def test_sizes_end_with_the_largest_step() -> None:
-    assert [shape.num_tokens for shape in prompt_shapes(8192, 256)] == [16, 32, 64, 128, 192, 256, 384, 512]
+    assert [shape.num_tokens for shape in prompt_shapes(8192, 256)] == [*SIZES]
     assert [shape.num_tokens for shape in prompt_shapes(100, 256)] == [16, 32, 64, 100]
-    assert [shape.num_decodes for shape in prompt_shapes(8192, 40)] == [16, 32, 40, 40, 40, 40, 40, 40]
+    assert [shape.num_decodes for shape in prompt_shapes(8192, 40)] == [16, 32] + 10 * [40]
 
 
 def test_which_graph_a_step_takes() -> None:
@@ -223,7 +223,7 @@ def test_their_memory_is_within_the_share(folder: Path, shapes_only: FakeCuda) -
     graphs = engine.runner.graphs
     assert graphs is not None
     assert graphs.prompts is not None
-    assert [shape.num_tokens for shape in graphs.prompts.recorded] == [512, 384, 256, 192, 128, 64, 32, 16]
+    assert [shape.num_tokens for shape in graphs.prompts.recorded] == [*reversed(SIZES)]
     kept = [*vars(graphs.outputs).values(), graphs.buffers.packed, graphs.buffers.block_tables]
     kept += [graphs.prompts.packed, graphs.prompts.block_tables, graphs.prompts.hidden]
     taken = graphs.pool_bytes + sum(tensor.nbytes for tensor in kept)

@@ -86,7 +86,7 @@ def gain_of_codes_small(requests: int = 8, context: int = 192) -> float:
 
 
 def gain_of_drafts(requests: int, drafted: int = 4, context: int = 192) -> float:
-    """Drafts of which 80% are right, as they were measured. The measured engine read a sequence's keys for each draft."""
+    """Drafts of which 80% are right, as they were measured. That engine read a sequence's keys for each draft."""
     row = next(row for row in read_rows("speculation-qwen3-h200") if row["requests"] == requests)
     before = [calibrated([context] * rows) for rows in (requests, requests * (1 + drafted))]
     plain, verified = (apply(BF16.values(), step) for step in before)
