@@ -62,7 +62,8 @@ class KVCache:
             (a.num_heads, a.num_kv_heads, a.head_size, a.extras, a.extras.sinks is None): a for a in self.layers
         }
         for layer in of_kinds.values():
-            assert layer.backend is not None and layer.kv_cache is not None  # bound
+            assert layer.backend is not None
+            assert layer.kv_cache is not None  # bound
             layer.backend.warm_up(layer.kv_cache, dtype)
 
     @property
