@@ -21,7 +21,7 @@ PROMPTS = [[3, 9], [5] * 7, [8, 1, 4]]
 def test_products_have_eight_rows_and_attention_its_sequences(
     small_oracle: Oracle, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the splits of one long sequence are those of one."""
+    """So the splits of one long sequence are those of one. What attention leaves of the others is NaN."""
     engine = make_engine(small_oracle)
     graphs, rows, sequences = engine.runner.graphs, [], []
     assert graphs.sizes == [1, 2, 4]
@@ -35,6 +35,8 @@ def test_products_have_eight_rows_and_attention_its_sequences(
     for product in (layer.gate_up_proj, graphs.model.lm_head):
         product.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
     graphs.model.lm_head.method = type("Hooked", (type(graphs.model.lm_head.method),), {})()  # not multiplied in place
+    block_size = engine.runner.kv_cache.block_size
+    graphs.buffers.load_arrays(torch.tensor([[3], [0], [block_size], [1]]), torch.tensor([[1]]))  # a token in block 1
     graphs._forward(1)
     assert rows == [FEWEST_TOKENS, 1]
     assert set(sequences) == {1}

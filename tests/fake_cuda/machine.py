@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -193,6 +194,20 @@ class Device:
     def refuse_in_capture(self, what: str) -> None:
         if self.machine.is_capturing:
             raise CaptureError(f"{what} while a graph is being recorded, at {where()}")
+
+    def spoil(self, made: list[torch.Tensor]) -> None:
+        """Memory that nobody has written yet holds what would be noticed: NaN, and numbers that are no place. In a
+        graph's pool it does so before each replay."""
+        if not self.machine.numbers:
+            return
+        for tensor in made:
+            nothing = float("nan")
+            if not tensor.is_floating_point():
+                nothing = POISON if tensor.element_size() == 1 else -(1 << 30)
+            with torch.inference_mode():
+                tensor.fill_(nothing)
+            if self.capturing is not None:
+                self.capturing.kernels.append(Recorded(partial(tensor.fill_, nothing), [], where()))
 
     def launched(self, name: str, compute: Callable[[], object], reads: list[Allocation]) -> None:
         """A kernel was launched: it is counted, and put into the graph that is being recorded."""

@@ -15,6 +15,7 @@ NO_KERNEL = {
     "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "detach", "alias", "lift_fresh",
     "_unsafe_view", "_reshape_alias", "is_same_size", "sym_size", "sym_stride", "_conj", "resolve_conj", "resolve_neg",
 }  # fmt: skip
+EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
 # The size of what they return is known on the device only.
 WAITS = {
     "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "equal", "is_nonzero",
@@ -81,6 +82,8 @@ def _wrap(func: Any, name: str, inputs: tuple[Any, Any], ours: list[CudaTensor],
         return CudaTensor(value, None, device)
 
     wrapped = mapped(one, out)
+    if name in EMPTY:
+        device.spoil(fresh)
     writes = func._schema.is_mutable
     if name not in NO_KERNEL and (fresh or writes or not ours):
         args, kwargs = inputs
@@ -101,6 +104,8 @@ def made(func: Any, args: Any, kwargs: dict[str, Any], device: Device) -> CudaTe
         device.refuse_in_capture(f"random draw by {name}")
     again = {**kwargs, "device": device.machine.data_device}
     tensor = CudaTensor(func(*args, **again), None, device)
+    if name in EMPTY:
+        device.spoil([tensor.inner])
     if name not in NO_KERNEL:
         inner = tensor.inner
         device.launched(name, lambda: inner.copy_(func(*args, **again)), [])

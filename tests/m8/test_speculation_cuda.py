@@ -217,3 +217,14 @@ def test_drawn_guesses_leave_the_distribution(
     fake_cuda: FakeCuda, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_fits(counts_of(params, fake_cuda, monkeypatch), exact(params))
+
+
+@pytest.mark.exhaustive
+def test_a_draft_model_has_keys_of_a_prompt_of_one_token(folder: Path, fake_cuda: FakeCuda) -> None:
+    """It is the model itself, so all its tokens are right."""
+    speculative = {"method": "draft_model", "num_speculative_tokens": 3, "model": str(folder)}
+    llm = LLM(str(folder), speculative_config=speculative, **SMALL)
+    guess_always(llm.engine)
+    llm.generate([[5]], SamplingParams(max_tokens=9, ignore_eos=True, temperature=0.0), use_tqdm=False)
+    drafts = llm.engine.scheduler.drafts
+    assert sum(drafts.num_accepted_per_pos) == drafts.num_draft_tokens == 6

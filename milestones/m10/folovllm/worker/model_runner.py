@@ -91,8 +91,8 @@ class ModelRunner:
             nums = [num + len(drafts.get(seq.seq_id, ())) for seq, num in zip(seqs, nums, strict=True)]
             num_drafted = sum(map(len, drafts.values()))
             num_tokens += num_drafted
-        # A graph's rows are tokens. Log-probabilities of a prompt are read by sequences, of which there are fewer then.
-        fits = num_tokens == len(seqs) + num_drafted and not (num_drafted and scheduled.num_prompt_tokens)
+        # A graph's rows are tokens. Log-probabilities of a prompt are by sequences, and a draft model computes it, too.
+        fits = num_tokens == len(seqs) + num_drafted and not (self.speculation and scheduled.num_prompt_tokens)
         if self.graphs is not None and fits:
             size = self.graphs.size_for(num_tokens)
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
