@@ -56,6 +56,16 @@ class KVCache:
         self.backend = next(iter(made.values()))
         """The first layer's."""
 
+    def warm_up(self, dtype: torch.dtype) -> None:
+        """Compile what layers of each kind need. dtype: of their queries."""
+        of_kinds = {
+            (a.num_heads, a.num_kv_heads, a.head_size, a.extras, a.extras.sinks is None): a for a in self.layers
+        }
+        for layer in of_kinds.values():
+            assert layer.backend is not None
+            assert layer.kv_cache is not None  # bound
+            layer.backend.warm_up(layer.kv_cache, dtype)
+
     @property
     def num_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)

@@ -106,7 +106,8 @@ def compile_kernel(
     """limit: further options. types: of the arguments that are not of the dtype. A kernel that can be launched before
     the one in front of it is over is compiled so for a Hopper GPU, as the engine does. GPUs before 8.0 have float16 in
     the place of bfloat16."""
-    constants = {**constants, "DEPENDENT": CAPABILITY == 90}
+    absent = dict.fromkeys(("WINDOW", "SOFT_CAP", "sinks_ptr"))
+    constants = {**absent, **constants, "DEPENDENT": CAPABILITY == 90}
     dtype = "fp16" if dtype == "bf16" and CAPABILITY < 80 else dtype
     signature: dict[str, str] = {}
     known: dict[tuple[int], Any] = {}

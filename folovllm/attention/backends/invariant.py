@@ -51,5 +51,6 @@ class TritonInvariantBackend(TritonBackend):
         keys, values = kv_cache.unbind(0)
         tables, starts, lens = metadata.block_tables, metadata.query_start_loc, metadata.seq_lens
         return paged_prefill(
-            q, keys, values, tables, starts, lens, metadata.max_query_len, self.scale, batch_invariant=True
-        )
+            q, keys, values, tables, starts, lens, metadata.max_query_len, self.scale, batch_invariant=True,
+            extras=self.extras,
+        )  # fmt: skip

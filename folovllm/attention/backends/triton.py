@@ -44,6 +44,7 @@ class TritonBackend(AttentionBackend):
     name = "triton"
     supports_cuda_graphs = True
     supports_prompt_graphs = True
+    supports_extras = True
     plain: type[AttentionBackend] | None = PagedTorchBackend
     counters: torch.Tensor | None = None
     """As paged_decode() takes them: each layer has some, made before a graph is recorded."""
@@ -66,11 +67,11 @@ class TritonBackend(AttentionBackend):
         (q, step), (keys, values) = self.one_token(kv_cache, dtype), kv_cache.unbind(0)
         tables, one = step.block_tables, step.seq_lens
         for longest in (max(1, MOST_ROWS[-1] // self.group_size), MOST_ROWS[-1] // self.group_size + 1):
-            paged_prefill(q, keys, values, tables, step.query_start_loc, one, longest, self.scale)
+            paged_prefill(q, keys, values, tables, step.query_start_loc, one, longest, self.scale, extras=self.extras)
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
             paged_decode(
                 q, keys, values, tables, one, self.scale, query_start_loc=step.query_start_loc, order=tables[0],
-                num_splits=splits,
+                num_splits=splits, extras=self.extras,
             )  # fmt: skip
 
     def one_token(self, kv_cache: torch.Tensor, dtype: torch.dtype | None) -> tuple[torch.Tensor, AttentionMetadata]:
@@ -98,9 +99,12 @@ class TritonBackend(AttentionBackend):
         if first:
             paged_decode(
                 q[:rows], keys, values, tables[:first], lens[:first], self.scale, query_start_loc=starts[: first + 1],
-                order=order, out=out[:rows], counters=self.counters,
+                order=order, out=out[:rows], counters=self.counters, extras=self.extras,
             )  # fmt: skip
         if first < len(lens):
             longest = metadata.max_query_len
-            paged_prefill(q, keys, values, tables[first:], starts[first:], lens[first:], longest, self.scale, out=out)
+            paged_prefill(
+                q, keys, values, tables[first:], starts[first:], lens[first:], longest, self.scale, out=out,
+                extras=self.extras,
+            )  # fmt: skip
         return out

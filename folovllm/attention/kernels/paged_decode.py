@@ -28,6 +28,9 @@ intermediate result is (head_size + 1) float32 for each head, written and read o
 group, against 256 KiB of K and V in 512 tokens. The programs of a sequence and KV head count themselves when they have
 written it. The last one, whichever it is, adds it up in the order of the splits.
 
+A layer with a window has the keys from the first query's first one on, and splits divide these. A sink is in the first
+split.
+
 vLLM: v1/attention/ops/triton_decode_attention.py
 """
 # mypy: allow-incomplete-defs
@@ -40,12 +43,14 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.attention.backend import NO_EXTRAS, AttentionExtras
 from folovllm.attention.kernels.tile import (
     INTERPRETED,
     LOG2E,
     STAGES,
     attend_keys,
     check_shapes,
+    load_sinks,
     padded_head_size,
     product_size,
     rows_mask,
@@ -68,16 +73,16 @@ def _tokens_per_split(seq_len, splits, BLOCK_N: tl.constexpr):
 # What changes from step to step must not be a part of the kernel, or it would be compiled anew while it serves.
 @triton.jit(
     do_not_specialize=["stride_table", "splits", "ordered"],
-    do_not_specialize_on_alignment=["tables_ptr", "starts_ptr", "seq_lens_ptr", "order_ptr"],
+    do_not_specialize_on_alignment=["tables_ptr", "starts_ptr", "seq_lens_ptr", "order_ptr", "sinks_ptr"],
 )
 def _paged_decode(
     q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, tables_ptr, starts_ptr, seq_lens_ptr, order_ptr,
-    scale, splits, ordered,
+    sinks_ptr, scale, splits, ordered,
     stride_q, stride_qh, stride_out, stride_outh, stride_table,
     stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, MOST_SPLITS: tl.constexpr,
-    INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait_for_kernel_before(DEPENDENT)
     # KV heads first: neighbours in the grid run together, and their reads are neighbours in memory. Sequences last: all
@@ -87,11 +92,14 @@ def _paged_decode(
         seq = tl.load(order_ptr + seq).to(tl.int64)
     seq_len, first = tl.load(seq_lens_ptr + seq), tl.load(starts_ptr + seq).to(tl.int64)
     num_rows = (tl.load(starts_ptr + seq + 1) - first).to(tl.int32) * GROUP
-    start, end = 0, seq_len
+    begin = 0
+    if WINDOW is not None:
+        begin = tl.maximum(seq_len - num_rows // GROUP - WINDOW + 1, 0)
+    start, end = begin, seq_len
     per_split = seq_len
     if SPLIT:
-        per_split = _tokens_per_split(seq_len, splits, BLOCK_N)
-        start = split * per_split
+        per_split = _tokens_per_split(seq_len - begin, splits, BLOCK_N)
+        start = begin + split * per_split
         end = tl.minimum(start + per_split, seq_len)
     if start >= end:
         return  # nobody waits for it
@@ -101,11 +109,15 @@ def _paged_decode(
     mask = rows_mask(rows < num_rows, HEAD_SIZE, HEAD_PAD)
     q = tl.load(q_ptr + (tokens * stride_q + heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
     last_seen = seq_len - num_rows // GROUP + rows // GROUP
+    sinks = None
+    if sinks_ptr is not None:
+        sinks = load_sinks(sinks_ptr, heads, split == 0)
     # A draft in front of this split's tokens sees none of them, but attend_tile() wants the first to be seen.
     running_max, running_sum, acc = attend_keys(
-        q, start, end, tl.maximum(last_seen, start), scale, k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
+        q, start, start, end, tl.maximum(last_seen, start), sinks, scale,
+        k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
         tables_ptr + seq * stride_table, stride_kb, stride_kt, stride_vb, stride_vt,
-        BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, INTERPRETED,
+        BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, WINDOW, SOFT_CAP, INTERPRETED,
     )  # fmt: skip
     result = acc / running_sum[:, None]
 
@@ -118,7 +130,7 @@ def _paged_decode(
         # Release: every thread has written before the barrier, and the one that counts comes behind it, so whoever sees
         # the count sees all of it. Acquire: the last one to count sees what all the others have written.
         tl.debug_barrier()
-        used = tl.cdiv(seq_len, per_split)
+        used = tl.cdiv(seq_len - begin, per_split)
         counter = counters_ptr + seq * tl.num_programs(0) + kv_head
         if tl.atomic_add(counter, 1, sem="acq_rel") == used - 1:
             tl.store(counter, 0)  # for the next launch
@@ -198,7 +210,7 @@ def paged_decode(
     q: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, block_tables: torch.Tensor,
     seq_lens: torch.Tensor, scale: float, *, query_start_loc: torch.Tensor | None = None,
     order: torch.Tensor | None = None, out: torch.Tensor | None = None, num_splits: int | None = None,
-    counters: torch.Tensor | None = None,
+    counters: torch.Tensor | None = None, extras: AttentionExtras = NO_EXTRAS,
 ) -> torch.Tensor:  # fmt: skip
     """Attention of q [num_tokens, num_heads, head_size], a few queries per sequence at the end of its keys, of which
     each sees those up to its own.
@@ -214,6 +226,7 @@ def paged_decode(
     out: where to write; made if None.  num_splits: at most MAX_SPLITS; chosen from the shapes if None.
     counters: int32, one for each sequence and KV head that is split, zero before and after: here its programs count
         themselves. One launch at a time may have them. Made if None.
+    extras: of the layer; a window's blocks before the first key that a query sees are not read.
 
     Raises:
         ValueError: a shape or a stride is not as said above.
@@ -230,6 +243,7 @@ def paged_decode(
     small = wants_small_tiles(q.device)
     block_n = tile_tokens(head_pad, itemsize, small)
     group, max_len = num_heads // num_kv_heads, block_tables.shape[1] * block_size
+    max_len = min(max_len, extras.sliding_window or max_len)
     splits = num_splits or choose_splits(num_seqs, num_kv_heads, max_len, block_n, places_of(q.device))
     rows = max(MOST_ROWS, triton.next_power_of_2(group))
     partial, lse = out, out  # not touched by a single split, as counters
@@ -241,12 +255,13 @@ def paged_decode(
     _paged_decode[(num_kv_heads, splits, num_seqs)](
         q, key_cache, value_cache, out, partial, lse, seq_lens if counters is None else counters, block_tables,
         query_start_loc, seq_lens,
-        seq_lens if order is None else order, scale * LOG2E, splits, int(order is not None),
+        seq_lens if order is None else order, extras.sinks, scale * LOG2E, splits, int(order is not None),
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
         *key_cache.stride()[:3], *value_cache.stride()[:3],
         GROUP=group, ROWS=rows, HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_SIZE=block_size, BLOCK_N=block_n,
         SPLIT=splits > 1, MOST_SPLITS=1 if splits == 1 else FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
-        INTERPRETED=INTERPRETED, **dependent_launch(q.device),
+        WINDOW=extras.sliding_window, SOFT_CAP=extras.logits_soft_cap, INTERPRETED=INTERPRETED,
+        **dependent_launch(q.device),
         num_warps=decode_warps(rows, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
         **register_limit(rows, head_pad, itemsize, small),
     )  # fmt: skip
