@@ -123,6 +123,7 @@ def make_proposer(
         cache = KVCache(draft, backend, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
         if device.type == "cuda":
             cache.warm_up(dtype)
+            draft.model.ops.warm_up(draft)
         recorded = None if graphs is None else graphs.record(size.block_size)
         return DraftModelProposer(draft, cache, size.num_swap_blocks, device, config.model_config.seed, recorded)
     if speculative.method == "ngram_table":

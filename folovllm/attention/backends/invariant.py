@@ -38,6 +38,7 @@ class CPUInvariantBackend(CPUBackend):
 
 class TritonInvariantBackend(TritonBackend):
     name = "triton_invariant"
+    supports_fused_decode = False
     supports_prompt_graphs = False  # it does not take decodes apart
 
     def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:

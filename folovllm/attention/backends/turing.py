@@ -20,6 +20,7 @@ from folovllm.attention.metadata import AttentionMetadata
 
 class TuringBackend(TritonBackend, PagedTorchBackend):
     name = "turing"
+    supports_fused_decode = False
     supports_prompt_graphs = False
 
     @classmethod
