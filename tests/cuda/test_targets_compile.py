@@ -21,6 +21,7 @@ ATTENTION_8_BITS = ("decode-bf16", "prefill-bf16-128", "decode-fp16", "decode-fp
 PROGRAMS: dict[str, tuple[str, ...]] = {
     "tests.m4.kernels_aot": (),
     "tests.m4.attention_aot": ("few",),
+    "tests.cuda.extras_aot": (),
     "tests.m6.aot": ATTENTION_8_BITS,
     "tests.m7.codes_aot": (),
     "tests.m7.int8_cache_aot": (),
