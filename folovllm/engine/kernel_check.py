@@ -112,7 +112,10 @@ def _find_fault(case: Callable[[Parts], Tensor], ours: Parts, plain: Parts, tole
 
 
 def _attention_cases(
-    make: Callable[..., Tensor], spec: DecoderSpec | Attention, kinds: list[AttentionExtras], block_size: int,
+    make: Callable[..., Tensor],
+    spec: DecoderSpec | Attention,
+    kinds: list[AttentionExtras],
+    block_size: int,
     cache_dtype: torch.dtype,
 ) -> dict[str, Callable[[Parts], Tensor]]:
     heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_size

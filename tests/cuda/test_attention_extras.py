@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from folovllm.attention.backend import AttentionExtras
+from folovllm.attention.backend import AttentionBackend, AttentionExtras
+from folovllm.attention.backends.fp8 import TritonFp8Backend
+from folovllm.attention.backends.int8 import TritonInt8Backend, TritonInvariantInt8Backend
 from folovllm.attention.backends.invariant import TritonInvariantBackend
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.backends.triton import TritonBackend, kernels_unavailable_reason
@@ -74,7 +76,7 @@ def check(out: torch.Tensor, case: Case) -> None:
     torch.testing.assert_close(out.double(), case.want, atol=TOLERANCE[case.q.dtype], rtol=0)
 
 
-def backend_of(kind: type[TritonBackend], case: Case, extras: AttentionExtras) -> TritonBackend:
+def backend_of(kind: type[AttentionBackend], case: Case, extras: AttentionExtras) -> AttentionBackend:
     layer = case.layer
     return kind(layer.num_heads, layer.num_kv_heads, layer.head_size, layer.scale, extras)
 
@@ -104,6 +106,20 @@ def test_other_groups_heads_and_blocks(shape: Shape) -> None:
     for spans in (DECODES, PROMPTS):
         case = case_with(EXTRAS["all"], spans, shape)
         check(backend_of(TritonBackend, case, EXTRAS["all"]).forward(case.q, case.layer.kv_cache, case.metadata), case)
+
+
+@pytest.mark.parametrize("kind", [TritonInt8Backend, TritonInvariantInt8Backend, TritonFp8Backend])
+def test_caches_of_8_bits(kind: type[TritonBackend]) -> None:
+    case = make_case(PagedTorchBackend, [(40, 0), (100, 0)], SMALL, device=KERNEL_DEVICE)
+    later = make_case(PagedTorchBackend, [(1, 39), (1, 99)], SMALL, device=KERNEL_DEVICE)
+    assert kind.plain is not None
+    ours, plain = (backend_of(each, case, EXTRAS["all"]) for each in (kind, kind.plain))
+    dtype = torch.uint8 if kind is TritonFp8Backend else torch.int8
+    cache = torch.zeros(ours.kv_cache_shape(16, SMALL.block_size), dtype=dtype, device=KERNEL_DEVICE)
+    plain.write(case.k, case.v, cache, case.metadata.slot_mapping)
+    for q, metadata in ((case.q, case.metadata), (later.q, later.metadata)):
+        want = plain.forward(q, cache, metadata)
+        torch.testing.assert_close(ours.forward(q, cache, metadata), want, atol=1e-5, rtol=0)
 
 
 @pytest.fixture

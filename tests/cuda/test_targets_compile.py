@@ -52,6 +52,10 @@ def test_kernels_have_room_on_every_gpu(program: str, capability: int, faults_of
     assert faults_of(program, capability) == {}
 
 
+def test_windows_soft_caps_and_sinks_have_room_on_hopper(faults_of) -> None:
+    assert faults_of("tests.cuda.extras_aot", 90) == {}
+
+
 @pytest.mark.parametrize("program", TURING)
 def test_small_kernels_and_decode_have_room_on_a_t4(program: str, faults_of) -> None:
     assert faults_of(program, 75) == {}
