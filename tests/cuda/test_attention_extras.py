@@ -23,6 +23,7 @@ from tests.m4.attention_reference import KERNEL_DEVICE, TOLERANCE, Case, Shape, 
 if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
 
+from folovllm.attention.kernels import paged_decode as decode_module
 from folovllm.attention.kernels import tile
 from folovllm.attention.kernels.paged_decode import FEW_SPLITS, paged_decode
 from tests.m4.compile_keys import record_keys
@@ -135,12 +136,15 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return taken
 
 
-def test_a_window_makes_the_work_small(tiles: list[Any]) -> None:
-    """Each of two KV heads. A decode sees 100 keys, two tiles of 64. Prompts have tiles of 16 queries and of 32 keys:
-    16 queries see 115 keys, and 4 see 103."""
+def test_a_window_makes_the_work_small(tiles: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two KV heads. A decode sees 100 keys, two tiles of 64, and has no more splits. Prompts have tiles of 16
+    queries and of 32 keys: 16 queries see 115 keys, and 4 see 103."""
     extras = AttentionExtras(sliding_window=100)
-    case = case_with(extras, [(1, 1999)])
+    case, splits = case_with(extras, [(1, 1999)]), list[int]()
+    choose = decode_module.choose_splits
+    monkeypatch.setattr(decode_module, "choose_splits", lambda *args: splits.append(choose(*args)) or splits[0])
     backend_of(TritonBackend, case, extras).forward(case.q, case.layer.kv_cache, case.metadata)
+    assert splits == [2]
     assert sorted(tiles) == [1900, 1900, 1964, 1964]
     tiles.clear()
     case = case_with(extras, [(20, 1980)])
