@@ -57,11 +57,8 @@ class KVCache:
         """The first layer's."""
 
     def warm_up(self, dtype: torch.dtype) -> None:
-        """Compile what layers of each kind need. dtype: of their queries."""
-        of_kinds = {
-            (a.num_heads, a.num_kv_heads, a.head_size, a.extras, a.extras.sinks is None): a for a in self.layers
-        }
-        for layer in of_kinds.values():
+        """Compile what layers need. dtype: of their queries."""
+        for layer in {each.extras: each for each in self.layers}.values():  # on CUDA they are alike else
             assert layer.backend is not None
             assert layer.kv_cache is not None  # bound
             layer.backend.warm_up(layer.kv_cache, dtype)

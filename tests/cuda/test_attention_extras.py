@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from folovllm.attention.backend import AttentionExtras
+from folovllm.attention.backend import AttentionBackend, AttentionExtras
+from folovllm.attention.backends.fp8 import TritonFp8Backend
+from folovllm.attention.backends.int8 import TritonInt8Backend, TritonInvariantInt8Backend
 from folovllm.attention.backends.invariant import TritonInvariantBackend
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.backends.triton import TritonBackend, kernels_unavailable_reason
@@ -21,6 +23,7 @@ from tests.m4.attention_reference import KERNEL_DEVICE, TOLERANCE, Case, Shape, 
 if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
 
+from folovllm.attention.kernels import paged_decode as decode_module
 from folovllm.attention.kernels import tile
 from folovllm.attention.kernels.paged_decode import FEW_SPLITS, paged_decode
 from tests.m4.compile_keys import record_keys
@@ -74,7 +77,7 @@ def check(out: torch.Tensor, case: Case) -> None:
     torch.testing.assert_close(out.double(), case.want, atol=TOLERANCE[case.q.dtype], rtol=0)
 
 
-def backend_of(kind: type[TritonBackend], case: Case, extras: AttentionExtras) -> TritonBackend:
+def backend_of(kind: type[AttentionBackend], case: Case, extras: AttentionExtras) -> AttentionBackend:
     layer = case.layer
     return kind(layer.num_heads, layer.num_kv_heads, layer.head_size, layer.scale, extras)
 
@@ -106,6 +109,20 @@ def test_other_groups_heads_and_blocks(shape: Shape) -> None:
         check(backend_of(TritonBackend, case, EXTRAS["all"]).forward(case.q, case.layer.kv_cache, case.metadata), case)
 
 
+@pytest.mark.parametrize("kind", [TritonInt8Backend, TritonInvariantInt8Backend, TritonFp8Backend])
+def test_caches_of_8_bits(kind: type[TritonBackend]) -> None:
+    case = make_case(PagedTorchBackend, [(40, 0), (100, 0)], SMALL, device=KERNEL_DEVICE)
+    later = make_case(PagedTorchBackend, [(1, 39), (1, 99)], SMALL, device=KERNEL_DEVICE)
+    assert kind.plain is not None
+    ours, plain = (backend_of(each, case, EXTRAS["all"]) for each in (kind, kind.plain))
+    dtype = torch.uint8 if kind is TritonFp8Backend else torch.int8
+    cache = torch.zeros(ours.kv_cache_shape(16, SMALL.block_size), dtype=dtype, device=KERNEL_DEVICE)
+    plain.write(case.k, case.v, cache, case.metadata.slot_mapping)
+    for q, metadata in ((case.q, case.metadata), (later.q, later.metadata)):
+        want = plain.forward(q, cache, metadata)
+        torch.testing.assert_close(ours.forward(q, cache, metadata), want, atol=1e-5, rtol=0)
+
+
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The first key of each tile that programs take."""
@@ -119,12 +136,15 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return taken
 
 
-def test_a_window_makes_the_work_small(tiles: list[Any]) -> None:
-    """Each of two KV heads. A decode sees 100 keys, two tiles of 64. Prompts have tiles of 16 queries and of 32 keys:
-    16 queries see 115 keys, and 4 see 103."""
+def test_a_window_makes_the_work_small(tiles: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two KV heads. A decode sees 100 keys, two tiles of 64, and has no more splits. Prompts have tiles of 16
+    queries and of 32 keys: 16 queries see 115 keys, and 4 see 103."""
     extras = AttentionExtras(sliding_window=100)
-    case = case_with(extras, [(1, 1999)])
+    case, splits = case_with(extras, [(1, 1999)]), list[int]()
+    choose = decode_module.choose_splits
+    monkeypatch.setattr(decode_module, "choose_splits", lambda *args: splits.append(choose(*args)) or splits[0])
     backend_of(TritonBackend, case, extras).forward(case.q, case.layer.kv_cache, case.metadata)
+    assert splits == [2]
     assert sorted(tiles) == [1900, 1900, 1964, 1964]
     tiles.clear()
     case = case_with(extras, [(20, 1980)])

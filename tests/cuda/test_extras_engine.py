@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 pytest.importorskip("triton")
 
 from folovllm import LLM, SamplingParams
+from folovllm.attention.backend import NO_EXTRAS
+from folovllm.attention.backends.triton import TritonBackend
+from folovllm.attention.kernels import paged_decode
+from folovllm.engine import kernel_check
 from tests.fake_cuda import FakeCuda
-from tests.helpers import hf_greedy, make_hf_folder
+from tests.helpers import hf_greedy, make_hf_folder, our_warnings
 from workshop.model_types import make_model
 
 WINDOW, TOKENS = 8, 8
@@ -50,3 +55,17 @@ def test_transformers_layers_give_generates_tokens(name: str, tmp_path: Path) ->
     llm, said = run(tmp_path, "cpu", attention_backend="triton", max_num_seqs=2)
     assert len(llm.engine.runner.kv_cache.groups.windows) == 2
     assert said == [hf_greedy(model, prompt, TOKENS) for prompt in PROMPTS]
+
+
+def test_kernels_are_checked_with_what_layers_have(
+    fake_cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When an engine starts on a GPU: here the kernels see past windows."""
+    monkeypatch.setenv("FOLOVLLM_CHECK_KERNELS", "yes")
+    monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)  # to caplog
+    monkeypatch.setattr(paged_decode, "places_of", lambda device: 4)
+    monkeypatch.setattr(kernel_check, "MANY", 8)
+    monkeypatch.setattr(TritonBackend, "extras", property(lambda self: NO_EXTRAS, lambda self, extras: None), False)
+    llm, _ = run(make_hf_folder(tmp_path, "mistral", sliding_window=WINDOW), "cuda")
+    assert llm.engine.runner.kv_cache.backend.name == "paged_torch"
+    assert "the kernel 'prefill of 32 tokens' is off by" in our_warnings(caplog)[0]

@@ -78,10 +78,11 @@ def every_variant() -> list[Variant]:
     return list(dict.fromkeys([*FEW, *found]))
 
 
-def compile_variant(variant: Variant) -> dict[str, Any]:
+def compile_variant(variant: Variant, extras: dict[str, Any] | None = None, **types: str) -> dict[str, Any]:
+    """extras, types: further constants, and types of arguments."""
     head_pad, itemsize = padded_head_size(variant.head_size), 4 if variant.dtype == "fp32" else 2
     block_n, num_warps, kernel, limit = tile_tokens(head_pad, itemsize, SMALL), 4, None, {}
-    constants: dict[str, Any] = {"GROUP": variant.group, "HEAD_SIZE": variant.head_size, "HEAD_PAD": head_pad}
+    constants = {"GROUP": variant.group, "HEAD_SIZE": variant.head_size, "HEAD_PAD": head_pad, **(extras or {})}
     if variant.kernel in ("decode", "fused"):
         kernel = paged_decode._paged_decode
         rows = max(paged_decode.MOST_ROWS, triton.next_power_of_2(variant.group))
@@ -99,7 +100,7 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
             "BLOCK_SIZE": variant.block_size, "BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": not variant.detail,
             "INTERPRETED": False,
         }  # fmt: skip
-    return compile_kernel(kernel, variant.dtype, constants, num_warps, limit=limit)
+    return compile_kernel(kernel, variant.dtype, constants, num_warps, limit=limit, **types)
 
 
 def compile_kernel(
@@ -109,7 +110,8 @@ def compile_kernel(
     """limit: further options. types: of the arguments that are not of the dtype. A kernel that can be launched before
     the one in front of it is over is compiled so for a Hopper GPU, as the engine does. GPUs before 8.0 have float16 in
     the place of bfloat16."""
-    absent = {**dict.fromkeys(("WINDOW", "SOFT_CAP", "sinks_ptr")), "FUSED": False, "NORM": False}
+    absent = {name: None for name in ("WINDOW", "SOFT_CAP", "sinks_ptr") if name not in types}
+    absent |= {"FUSED": False, "NORM": False}
     constants = {**absent, **constants, "DEPENDENT": CAPABILITY == 90}
     dtype = "fp16" if dtype == "bf16" and CAPABILITY < 80 else dtype
     signature: dict[str, str] = {}
