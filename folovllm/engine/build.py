@@ -33,6 +33,7 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import ModelSpec, model_spec
 from folovllm.models.transformers_model import TransformersSpec, load_transformers_model
 from folovllm.models.weights import build_model, weights_folder
+from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.follower import LeadingGraphs, LeadingModel
@@ -40,7 +41,7 @@ from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_group
 from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
 from folovllm.worker.profile import peak_bytes, run_full_step
-from folovllm.worker.prompt_shape import PromptShape, prompt_shapes
+from folovllm.worker.prompt_shape import PromptShape, draft_shapes, prompt_shapes
 from folovllm.worker.proposer import Proposer
 
 logger = init_logger(__name__)
@@ -159,7 +160,7 @@ def size_cache(
         return step + bytes_of_graphs(
             model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
-            prompt_shapes=shapes_of_prompts(parts, limits, model),
+            prompt_shapes=shapes_of_steps(parts, limits, model, config.speculative_config),
         )  # fmt: skip
 
     cache = config.cache_config
@@ -204,7 +205,7 @@ def _build_runner(
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
-    shapes = shapes_of_prompts(parts, limits, model)
+    shapes = shapes_of_steps(parts, limits, model, speculative)
     graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device, shapes)
     leading: Any = model if group is None else LeadingModel(model, group)
     replayed: Any = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
@@ -218,8 +219,7 @@ def record_graphs(
     model: DecoderForCausalLM, parts: Parts, most_rows: int, longest: int, block_size: int, dtype: torch.dtype,
     device: torch.device, shapes: Sequence[PromptShape] = (),
 ) -> CudaGraphs | None:  # fmt: skip
-    """All that steps of up to `most_rows` tokens need, and steps with prompts of these shapes; None: these parts have
-    none."""
+    """All that steps of up to `most_rows` tokens need, and steps of these shapes; None: these parts have none."""
     if not parts.graphs:
         return None
     sizes = capture_sizes(most_rows)
@@ -228,19 +228,28 @@ def record_graphs(
         prompt_shapes=shapes,
     )  # fmt: skip
     logger.info(
-        "CUDA graphs for %d batch sizes up to %d, and for prompts in steps of %d sizes: %.2f GiB",
+        "CUDA graphs for %d batch sizes up to %d, and for prompts and drafts in steps of %d sizes: %.2f GiB",
         len(sizes), sizes[-1], len(shapes), graphs.pool_bytes / 2**30,
     )  # fmt: skip
     return graphs
 
 
-def shapes_of_prompts(parts: Parts, limits: SchedulerConfig, model: DecoderForCausalLM) -> list[PromptShape]:
-    """Of steps with prompts that are recorded: none among ranks, nor where attention cannot."""
+def shapes_of_steps(
+    parts: Parts, limits: SchedulerConfig, model: DecoderForCausalLM, speculative: SpeculativeConfig | None
+) -> list[PromptShape]:
+    """Of steps with prompts, or with drafts, that are recorded: none among ranks, nor where attention cannot."""
     if not parts.graphs or not parts.backend.supports_prompt_graphs or model.model.ops.group is not None:
         return []
+    from folovllm.attention.kernels.paged_decode import most_queries  # loads Triton
+
     assert limits.max_num_batched_tokens is not None  # resolved
     most_tokens = min(limits.max_num_batched_tokens, limits.max_num_seqs * limits.max_model_len)
-    return prompt_shapes(most_tokens, limits.max_num_seqs)
+    shapes = prompt_shapes(most_tokens, limits.max_num_seqs)
+    draft_len = 0 if speculative is None else speculative.num_speculative_tokens
+    rows = min(most_queries(layer.num_heads // layer.num_kv_heads) for layer in model.attention_layers)
+    if 0 < draft_len < rows:
+        shapes += draft_shapes(draft_len, limits.max_num_seqs)
+    return sorted(shapes, key=lambda shape: shape.num_tokens)
 
 
 def _draft_graphs(
@@ -250,5 +259,5 @@ def _draft_graphs(
     """None: there is none, or its forwards are launched one by one."""
     if draft is None or not parts.graphs or not (backend := draft_backend(draft, device)).supports_cuda_graphs:
         return None
-    shapes = shapes_of_prompts(dataclasses.replace(parts, backend=backend), limits, draft)
+    shapes = shapes_of_steps(dataclasses.replace(parts, backend=backend), limits, draft, None)
     return DraftRecorder(draft, limits, most, shapes, dtype, device)

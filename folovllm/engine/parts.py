@@ -94,7 +94,6 @@ def select_ops(
     dtype: torch.dtype, device: torch.device, *, one_by_one: bool, invariant: bool, scheme: QuantScheme | None = None
 ) -> LayerOps:
     """What computes the layers of a model with weights of `dtype`, or quantised ones."""
-
     has_triton = device.type == "cuda" and kernels_unavailable_reason(device) is None
 
     def linear(plain: LinearMethod, method: Callable[[QuantScheme, str], QuantizedLinear]) -> LinearMethod:

@@ -12,10 +12,10 @@ What is recorded is fixed: addresses, shapes, and whatever the host had decided.
     shapes      a graph for each of a few batch sizes; a smaller batch is padded to the next, 3 ─▶ 4
     decisions   kernels may not choose their grid by the lengths of sequences; nothing may ask the device for a value
 
-Steps with more than one token of a prompt have graphs of another kind (prompt_graph.py). A graph holds the model, the
-LM head and the draw, of greedy sequences and of random ones: the sampling kernel's noise comes from a seed and a
-position, which are in buffers as the token ids are, and not from a generator. What is edited or reported beside the
-draw stays outside: penalties, masks, log-probabilities.
+Steps with more than one token of a prompt, or with drafts, have graphs of another kind (prompt_graph.py). A graph of
+decodes holds the model, the LM head and the draw, of greedy sequences and of random ones: the sampling kernel's noise
+comes from a seed and a position, which are in buffers as the token ids are, and not from a generator. What is edited or
+reported beside the draw stays outside: penalties, masks, log-probabilities.
 
 The graphs share one memory pool, as large as the largest graph needs, since only one of them runs at a time.
 
@@ -258,7 +258,7 @@ def bytes_of_graphs(
         others = (len(sizes) - len(graphs.sizes)) * graphs.graph_bytes[graphs.sizes[0]]
         if graphs.prompts is not None:
             recorded = graphs.prompts.graph_bytes
-            others += (len(prompt_shapes) - len(recorded)) * recorded[min(recorded)]
+            others += (len(prompt_shapes) - len(recorded)) * min(recorded.values())
         return graphs
 
     taken = bytes_over_null_block(

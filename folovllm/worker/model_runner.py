@@ -98,8 +98,12 @@ class ModelRunner:
         fits = num_tokens == len(seqs) + num_drafted and not (self.speculation and scheduled.num_prompt_tokens)
         if self.graphs is not None and fits:
             size = self.graphs.size_for(num_tokens)
-        prompts = None if self.graphs is None or size is not None else self.graphs.prompts
-        shape = None if prompts is None else prompts.shape_for(nums)
+        prompts, shape = None if self.graphs is None else self.graphs.prompts, None
+        if prompts is not None and fits and num_drafted:
+            shape = prompts.shape_for_drafts(nums)
+        elif prompts is not None and size is None:
+            shape = prompts.shape_for(nums)
+        size = None if shape is not None else size
         inputs = self.batch.prepare(seqs, nums, forks, size, shape)
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))

@@ -1,4 +1,4 @@
-"""CUDA graphs for steps with prompts of up to 512 tokens, decodes and parts of prompts in any mixture.
+"""CUDA graphs for steps of up to 2,048 tokens: prompts, decodes and parts of prompts in any mixture, or drafts.
 
 A graph ends with the hidden states. Which of its rows are drawn from differs from step to step, so the LM head and the
 draw are launched behind it: the host has the time, since the device computes the layers meanwhile.
@@ -24,7 +24,7 @@ class PromptGraphs:
     """One graph for each of `shapes`, to be recorded when the KV cache is bound.
 
     Attributes:
-        graph_bytes: by tokens: device memory that recording each of them took.
+        graph_bytes: device memory that recording each of them took.
     """
 
     def __init__(
@@ -33,13 +33,14 @@ class PromptGraphs:
     ) -> None:  # fmt: skip
         self.model, self.shapes = model, shapes
         self.max_model_len, self.block_size = max_model_len, block_size
-        largest = shapes[-1]
-        max_blocks = -(-max(max_model_len, largest.num_tokens) // block_size)  # padding, too, is a sequence
-        self.packed = torch.zeros(largest.num_words, dtype=torch.int64, device=device)
-        self.block_tables = torch.zeros(largest.num_seqs, max_blocks, dtype=torch.int32, device=device)
-        self.hidden = torch.empty(largest.num_tokens, model.decoder_spec.hidden_size, dtype=dtype, device=device)
-        self.recorded: dict[int, torch.cuda.CUDAGraph] = {}
-        self.graph_bytes: dict[int, int] = {}
+        most_tokens = shapes[-1].num_tokens
+        max_blocks = -(-max(max_model_len, most_tokens) // block_size)  # padding, too, is a sequence
+        num_words, num_seqs = (max(each) for each in zip(*((s.num_words, s.num_seqs) for s in shapes), strict=True))
+        self.packed = torch.zeros(num_words, dtype=torch.int64, device=device)
+        self.block_tables = torch.zeros(num_seqs, max_blocks, dtype=torch.int32, device=device)
+        self.hidden = torch.empty(most_tokens, model.decoder_spec.hidden_size, dtype=dtype, device=device)
+        self.recorded: dict[PromptShape, torch.cuda.CUDAGraph] = {}
+        self.graph_bytes: dict[PromptShape, int] = {}
 
     @torch.inference_mode()
     def record(self, pool: Any) -> None:
@@ -49,7 +50,7 @@ class PromptGraphs:
             only_padding = shape.pack([none] * 5, none, self.block_size)
             self.packed[: shape.num_words].copy_(torch.from_numpy(only_padding))
             graph, num_bytes = record_graph(self.model, lambda shape=shape: self._forward(shape), pool)  # type: ignore[misc]
-            self.recorded[shape.num_tokens], self.graph_bytes[shape.num_tokens] = graph, num_bytes
+            self.recorded[shape], self.graph_bytes[shape] = graph, num_bytes
 
     def _forward(self, shape: PromptShape) -> None:
         tables = self.block_tables[-shape.num_seqs :]  # so the padding has the same row in all graphs
@@ -61,18 +62,23 @@ class PromptGraphs:
         num_tokens, num_decodes = sum(nums), sum(1 for _ in takewhile(lambda num: num == 1, nums))
         if len(nums) - num_decodes > MAX_PROMPTS:
             return None
-        return next((shape for shape in self.shapes if num_tokens <= shape.num_tokens), None)
+        return next((shape for shape in self.shapes if num_tokens <= shape.num_tokens and not shape.draft_len), None)
+
+    def shape_for_drafts(self, nums: list[int]) -> PromptShape | None:
+        """That in which sequence i verifies nums[i] - 1 draft tokens; None: there is none, or most of it is padding."""
+        shape = next((shape for shape in self.shapes if shape.draft_len and len(nums) < shape.num_seqs), None)
+        return None if shape is None or 2 * sum(nums) < shape.num_tokens else shape
 
     def replay(self, inputs: StepInputs, shape: PromptShape) -> torch.Tensor:
         """hidden [shape.num_tokens, hidden], of which the first rows are the step's; good until the next replay."""
-        tables, decodes = inputs.metadata.block_tables, inputs.metadata.num_decodes
+        tables, decodes = inputs.metadata.block_tables, min(inputs.metadata.num_decodes, shape.num_decodes)
         self.packed[: shape.num_words].copy_(inputs.packed)
         self.packed[: len(inputs.input_ids)].copy_(inputs.input_ids)  # with tokens that only the device knows
         # Columns further right keep what they held: no kernel reads behind a sequence's end. The last row stays zero.
         for rows, first in ((tables[:decodes], -shape.num_seqs), (tables[decodes:], -shape.num_prompts)):
             if len(rows):
                 self.block_tables[first:][: len(rows), : rows.shape[1]].copy_(rows)
-        self.recorded[shape.num_tokens].replay()
+        self.recorded[shape].replay()
         return self.hidden[: shape.num_tokens]
 
 

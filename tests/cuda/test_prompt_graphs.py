@@ -16,7 +16,7 @@ from folovllm.engine.build_proposer import DraftRecorder
 from folovllm.worker.cuda_graph import bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.prompt_graph import PromptGraphs
-from folovllm.worker.prompt_shape import MAX_PROMPTS, PromptShape, prompt_shapes
+from folovllm.worker.prompt_shape import MAX_PROMPTS, SIZES, PromptShape, draft_shapes, prompt_shapes
 from tests.fake_cuda import FakeCuda, fake_cuda_machine
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
@@ -81,10 +81,38 @@ def test_decodes_prompts_and_padding_share_an_array() -> None:
     assert (metadata.leading_decodes, metadata.max_query_len) == (4, 8)
 
 
+def test_padding_of_drafts_belongs_to_no_sequence() -> None:
+    """A sequence with two draft tokens and one with none, where three sequences may have three."""
+    shape = draft_shapes(3, max_num_seqs=3)[-1]
+    assert (shape.num_tokens, shape.num_seqs) == (12, 4)  # the last is never there
+    tokens = [np.array(each) for each in ([1, 7, 8, 9], [0, 4, 5, 6], [20, 14, 15, 16])]
+    for decodes in (0, 1):  # a sequence in front with one token is no decode here
+        order = np.arange(decodes)
+        packed = shape.pack([*tokens, np.array([1, 7]), order], np.array([1, 4]), block_size=2)
+        _, _, metadata = shape.unpack(torch.from_numpy(packed), torch.zeros(4, 5, dtype=torch.int32), 10)
+        assert metadata.slot_mapping.tolist() == [20, 14, 15, 16, 0, 1, 0, 1, 0, 1, 0, 1]
+        assert metadata.seq_lens.tolist() == [1, 7, 0, 0]
+        assert metadata.query_start_loc.tolist() == [0, 1, 4, 4, 4]
+        assert (metadata.leading_decodes, metadata.max_query_len) == (0, 4)
+
+
+def test_which_graph_drafts_take() -> None:
+    graphs = PromptGraphs.__new__(PromptGraphs)
+    graphs.shapes = sorted(prompt_shapes(64, 40) + draft_shapes(3, 5), key=lambda shape: shape.num_tokens)
+    assert [shape.num_tokens for shape in graphs.shapes if shape.draft_len] == [4, 8, 16, 20]
+    found = [graphs.shape_for_drafts(nums) for nums in ([4], [2, 1, 4, 3], [1, 1, 1, 4, 3])]
+    assert [shape and shape.num_tokens for shape in found] == [4, 16, 20]
+    assert graphs.shape_for_drafts([1, 1, 1, 4]) is None  # 9 of 16 tokens would be padding
+    assert graphs.shape_for_drafts([4] * 6) is None
+    shape = graphs.shape_for([4])
+    assert shape is not None
+    assert not shape.draft_len
+
+
 def test_sizes_end_with_the_largest_step() -> None:
-    assert [shape.num_tokens for shape in prompt_shapes(8192, 256)] == [16, 32, 64, 128, 192, 256, 384, 512]
+    assert [shape.num_tokens for shape in prompt_shapes(8192, 256)] == [*SIZES]
     assert [shape.num_tokens for shape in prompt_shapes(100, 256)] == [16, 32, 64, 100]
-    assert [shape.num_decodes for shape in prompt_shapes(8192, 40)] == [16, 32, 40, 40, 40, 40, 40, 40]
+    assert [shape.num_decodes for shape in prompt_shapes(8192, 40)] == [16, 32] + 10 * [40]
 
 
 def test_which_graph_a_step_takes() -> None:
@@ -195,7 +223,7 @@ def test_their_memory_is_within_the_share(folder: Path, shapes_only: FakeCuda) -
     graphs = engine.runner.graphs
     assert graphs is not None
     assert graphs.prompts is not None
-    assert set(graphs.prompts.recorded) == {16, 32, 64, 128, 192, 256, 384, 512}
+    assert [shape.num_tokens for shape in graphs.prompts.recorded] == [*reversed(SIZES)]
     kept = [*vars(graphs.outputs).values(), graphs.buffers.packed, graphs.buffers.block_tables]
     kept += [graphs.prompts.packed, graphs.prompts.block_tables, graphs.prompts.hidden]
     taken = graphs.pool_bytes + sum(tensor.nbytes for tensor in kept)

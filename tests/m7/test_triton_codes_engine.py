@@ -53,6 +53,15 @@ def test_tokens_are_those_of_the_cpu(
     assert said == say(make(folder, "cpu", quantization))
 
 
+@pytest.mark.parametrize("quantization", ["w4a8", "w8a8"])
+def test_a_head_with_codes_takes_its_input_as_it_is(
+    folder: Path, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, quantization: str
+) -> None:
+    llm = make(folder, "cuda", quantization, quantize_head=True)
+    monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")
+    assert say(llm) == say(make(folder, "cpu", quantization, quantize_head=True))
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("dtype", "method"), [("float32", TritonCodesLinear), ("bfloat16", Fp8Linear)])
 def test_an_engine_with_fp8_answers_from_graphs(folder: Path, fake_cuda: FakeCuda, dtype: str, method: type) -> None:

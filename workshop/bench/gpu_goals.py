@@ -106,5 +106,9 @@ def run(args: argparse.Namespace) -> Report:
         reached = None if figure is None else "yes" if goal.reached(figure) else "no"
         values = goal.name, goal.measured, goal.wanted, figure, reached
         lines.append((dict(zip(COLUMNS, values, strict=True)), {}))
-    notes = ["Predictions: the engine has not been measured with its changes. Of filters, one alone was measured."]
+    prompts = ", ".join(f"{first_token_us(size) / 1e3:.1f} after {size:,}" for size in (32, 512, 1024, 2048))
+    notes = [
+        "Predictions: the engine has not been measured with its changes. Of filters, one alone was measured.",
+        f"Milliseconds to the first token of a prompt alone: {prompts} tokens.",
+    ]
     return Report.of(args, "Goals on an H200", COLUMNS, lines, notes)

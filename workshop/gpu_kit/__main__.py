@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             known = ", ".join(part.name for part in parts)
             print(f"error: only must be of {known}, got {unknown[0]!r}", file=sys.stderr)
             return 2
-        run_all([part for part in parts if not args.only or part.name in args.only], record, args.out)
+        chosen = [part for part in parts if (part.name in args.only if args.only else not part.only_by_name)]
+        run_all(chosen, record, args.out)
     print()
     print(page(record))
     print(f"written: {args.out}/gpu.json, gpu.md, gpu.log", file=sys.stderr)

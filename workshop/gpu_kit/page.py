@@ -43,6 +43,7 @@ TABLES: list[tuple[str, str, list[Column], int | None]] = [
     ),
     ("Decode steps", "decode", DECODE, 0),
     ("Ranks", "ranks", ["what", "batch", "step_ms", "predicted_ms", "same_tokens"], None),
+    ("Our products of few rows", "few-rows", ["feature", "seconds", "seconds_without", "ratio", "sure"], None),
     *((f"Decode steps of 8B, {kind}", f"8b-{kind}", DECODE, None) for kind in LARGE_WEIGHTS),
     ("Draft tokens", "speculation", SPECULATION, 1),
 ]

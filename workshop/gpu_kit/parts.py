@@ -6,9 +6,10 @@ leave for it, so that a slow part takes its time from what is left over and not 
 together, the first part's too, are less than the minutes that the kit has: it ends in time whatever the parts do, and
 what takes no longer than its need is never cut.
 
-Needs are a little more than what an H200's machine with 16 cores took; those of `cache-*`, `serving`, `8b-*`, `prefill`
-and `ranks` are reckoned, and 40 s are for a machine whose disk is cold. What a run has settled is left out: the
-workload without graphs and the like, one layer's attention, a second start, the peers.
+Needs are a little more than what an H200's machine with 16 cores took; those of `cache-*`, `serving`, `few-rows`,
+`8b-*`, `prefill` and `ranks` are reckoned, and 40 s are for a machine whose disk is cold. What a run has settled runs
+by name alone, or is left out: the workload without graphs and the like, one layer's attention, a second start, the
+peers.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Part:
     read: Reader = field(default=lambda path, log: read_json(path))
     """The output and the log -> what was measured; None: nothing."""
     env: dict[str, str] = field(default_factory=dict)
+    only_by_name: bool = False
+    """It runs where --only names it."""
     may_refuse: bool = False
     """What it leaves out, or a peer, may be what there is not. A refusal of any other part is a failure."""
 
@@ -96,6 +99,10 @@ SIZES = {
     "decode": (
         "--batch-sizes 1 8 64 256 --context 1024 --steps 32 --rounds 2",
         "--batch-sizes 1 2 --context 8 --steps 2 --rounds 1",
+    ),
+    "ablate": (
+        "--features few-rows --num-requests 8 --input-len 128 --output-len 128 --rounds 2",
+        "--features few-rows --num-requests 2 --input-len 8 --output-len 4 --rounds 1",
     ),
     "large": (
         "--shape qwen3-8b --dtype bfloat16 --batch-sizes 1 16 256 --context 128 --steps 16 --rounds 1",
@@ -173,15 +180,19 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
         *map(cached, CACHES),
         part("serving", "first token, filters, arrivals", serving, 60, 36),
         bench("decode", "decode steps", f"decode {typed} {sizes['decode']}", 50, 27),
+        bench("few-rows", "our products of few rows, against none", f"ablate {typed} {sizes['ablate']}", 60, 34),
         *map(large, LARGE_WEIGHTS),
         kernels("sampling", "sampling", 40, 8),
-        kernels("products", "products", 40, 7),
+        replace(kernels("products", "products", 40, 7), only_by_name=True),
         kernels("codes", "products with codes", 60, 9),
         *map(weights, WEIGHTS),
         bench("speculation", "draft tokens against none", f"speculation {typed} {sizes['speculation']}", 60, 26),
         bench("prefill", "prefill attention", f"attention --prefill {sizes['prefill']} {on}", 40, 22),
         part("start", "start-up, nothing compiled", startup, 60, 27, env=compiled),
-        part("ranks", "a share, a group of one, two ranks", f"workshop.gpu_kit.ranks {typed} {sizes['ranks']}", 50, 20),
+        part(
+            "ranks", "a share, a group of one, two ranks", f"workshop.gpu_kit.ranks {typed} {sizes['ranks']}", 50, 20,
+            only_by_name=True,
+        ),
         pytest(
             "races", "racecheck on the attention kernels", "tests/gpu/test_races_gpu.py", 70, 25, read_races,
             under=sanitizer(device), env=interpreted,

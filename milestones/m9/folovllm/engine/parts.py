@@ -29,7 +29,7 @@ from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_u
 from folovllm.layers.linear import PLAIN, LinearMethod
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
-from folovllm.layers.quantization.cuda import choose_method
+from folovllm.layers.quantization.cuda import check_fp8, gpu_method
 from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
 from folovllm.models.one_call import OneCallOps
 from folovllm.quant_scheme import QuantScheme, select_scheme
@@ -75,14 +75,13 @@ def select_ops(
     dtype: torch.dtype, device: torch.device, *, one_by_one: bool, invariant: bool, scheme: QuantScheme | None = None
 ) -> LayerOps:
     """What computes the layers of a model with weights of `dtype`, or quantised ones."""
-
     has_triton = device.type == "cuda" and kernels_unavailable_reason(device) is None
 
-    def linear(plain: LinearMethod, method: type[QuantizedLinear] | None = None) -> LinearMethod:
+    def linear(plain: LinearMethod, method: Callable[[QuantScheme, str], QuantizedLinear]) -> LinearMethod:
         if scheme is None:
             return plain
-        chosen = choose_method(scheme, device, has_triton=has_triton, invariant=invariant)
-        return QuantizedLinears(scheme, method or chosen, plain)
+        check_fp8(scheme, device, has_triton=has_triton, invariant=invariant)
+        return QuantizedLinears(scheme, method, plain)
 
     if device.type == "cpu" and compiled_unavailable_reason(dtype) is None:
         ops = CompiledOps if one_by_one else OneCallOps
@@ -90,8 +89,9 @@ def select_ops(
     if has_triton:
         from folovllm.layers.triton_ops import triton_ops  # loads Triton
 
-        return triton_ops(linear(invariant_products() if invariant else PLAIN))
-    return LayerOps(linear(PLAIN))
+        plain = invariant_products() if invariant else PLAIN
+        return triton_ops(linear(plain, partial(gpu_method, invariant=invariant)))
+    return LayerOps(linear(PLAIN, QuantizedLinear))
 
 
 def _named_backend(config: EngineConfig, device: torch.device) -> type[AttentionBackend]:

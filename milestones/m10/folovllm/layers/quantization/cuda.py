@@ -1,7 +1,8 @@
-"""Products with quantised weights on a GPU, chosen by the scheme when the model is built.
+"""Products with quantised weights on a GPU, chosen by a layer's scheme when the model is built.
 
                    weight                     input            product
     4 or 8 bits    codes, scale and offset    as it is         kernels/linear_codes.py
+    w4a8           codes and scale            int8 per token   the same
     w8a8           int8, scale per output     int8 per token   torch._int_mm
     fp8            e4m3, scale per output     e4m3 per token   torch._scaled_mm
 
@@ -13,9 +14,6 @@ vLLM: model_executor/layers/quantization/fp8.py, model_executor/kernels/linear/
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -32,29 +30,27 @@ FP8, LARGEST = torch.float8_e4m3fn, 448.0
 FEWEST_ROWS = 17  # that torch._int_mm takes on a GPU
 
 
-def choose_method(
-    scheme: QuantScheme, device: torch.device, *, has_triton: bool, invariant: bool
-) -> Callable[[QuantScheme, str], QuantizedLinear]:
-    """What multiplies with weights of this scheme: on a GPU with Triton, and in plain torch elsewhere.
+def check_fp8(scheme: QuantScheme, device: torch.device, *, has_triton: bool, invariant: bool) -> None:
+    """Raises ValueError where fp8 cannot be computed, or not with batch_invariant=True."""
+    if scheme.type != "float":
+        return
+    if not has_triton or torch.cuda.get_device_capability(device) < (8, 9):
+        raise ValueError(
+            f"quantization 'fp8' cannot be computed on {device}: it needs Triton and a GPU of compute capability "
+            f"8.9 or above; give 'w8a8' or 'w4a16'"
+        )
+    if invariant:
+        raise ValueError(
+            "quantization 'fp8' cannot keep batch_invariant=True: its products are summed as a library likes; "
+            "give 'w8a8' or 'w4a16', or leave batch_invariant out"
+        )
 
-    Raises:
-        ValueError: fp8 cannot be computed here, or not with batch_invariant=True.
-    """
-    if scheme.type == "float":
-        if not has_triton or torch.cuda.get_device_capability(device) < (8, 9):
-            raise ValueError(
-                f"quantization 'fp8' cannot be computed on {device}: it needs Triton and a GPU of compute capability "
-                f"8.9 or above; give 'w8a8' or 'w4a16'"
-            )
-        if invariant:
-            raise ValueError(
-                "quantization 'fp8' cannot keep batch_invariant=True: its products are summed as a library likes; "
-                "give 'w8a8' or 'w4a16', or leave batch_invariant out"
-            )
-        return Fp8Linear
-    if not has_triton:
-        return QuantizedLinear
-    return partial(TritonCodesLinear, invariant=invariant) if scheme.activation_bits is None else Int8Linear
+
+def gpu_method(scheme: QuantScheme, name: str, *, invariant: bool) -> QuantizedLinear:
+    """What multiplies with a layer's weight on a GPU with Triton."""
+    if scheme.activation_bits is None or scheme.bits == 4:
+        return TritonCodesLinear(scheme, name, invariant=invariant)
+    return Fp8Linear(scheme, name) if scheme.type == "float" else Int8Linear(scheme, name)
 
 
 def plain_method(scheme: QuantScheme) -> type[QuantizedLinear]:
@@ -84,7 +80,11 @@ class TritonCodesLinear(QuantizedLinear):
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         from folovllm.layers.quantization.kernels.linear_codes import linear_codes
+        from folovllm.layers.quantization.kernels.round_rows import round_rows
 
+        if self.scheme.activation_bits is not None:
+            codes, scale = round_rows(x, torch.int8)
+            x = (codes * scale).to(x.dtype)
         return linear_codes(x, self.packed, layer.bias, invariant=self.invariant)
 
 
