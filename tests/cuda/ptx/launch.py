@@ -90,7 +90,7 @@ def _specialize(
     for place, param in enumerate(kernel.params):
         value = values[param.name]
         is_one = isinstance(value, int) and value == 1 and not param.do_not_specialize
-        if param.is_constexpr or is_one:
+        if param.is_constexpr or is_one or value is None:
             signature[param.name], constants[(place,)] = "constexpr", value
             continue
         params.append(value)
