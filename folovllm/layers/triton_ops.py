@@ -65,6 +65,7 @@ class TritonOps(LayerOps):
                 continue
             q, step = backend.one_token(layer.attn.kv_cache, decoder.norm.weight.dtype)
             qkv, rotary = q.new_zeros(1, layer.qkv_proj.out_features), decoder.rotary(step.slot_mapping)
+            self.attend(layer, qkv, rotary, replace(step, max_query_len=2))  # as a prompt
             for num_blocks in (1, 64, 1024):  # room for a tile of keys, for a few, and for many
                 tables = step.block_tables.new_zeros(1, num_blocks)
                 self.attend(layer, qkv, rotary, replace(step, block_tables=tables))
