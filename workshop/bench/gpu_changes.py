@@ -185,12 +185,14 @@ def turn_in_decode(step: Step) -> Step:
 
 
 def cache_in_8_bits(step: Step) -> Step:
-    """Half the bytes, which are converted while others come."""
-    shape = shard_of(SHAPE, 1)
+    """Half the bytes, which are converted while others come. q and k turn in front of decode, as they did."""
+    shape, before = shard_of(SHAPE, 1), calibrated(step.contexts)
     whole, half = (
         attention_seconds(H200, step.contexts, shape.kv_heads, 2 * shape.head_dim * size) for size in (ITEM, 1)
     )
-    return step.having(decode=(step.us["decode"] * half / whole / SHARE_OF_8_BITS, step.launches["decode"]))
+    decode = (step.us["decode"] - shape.layers * TURNED) * half / whole / SHARE_OF_8_BITS
+    turned = before.us["rotation"], before.launches["rotation"]
+    return step.having(decode=(decode, step.launches["decode"]), rotation=turned)
 
 
 def filter_in_passes(step: Step) -> Step:
