@@ -78,6 +78,23 @@ def test_a_place_without_a_sequence_writes_nothing_and_is_not_waited_for() -> No
     assert (out[2] == 7).all()
 
 
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_a_graph_of_drafts_leaves_absent_sequences_and_padding_alone(num_splits: int) -> None:
+    """Three sequences of 4, 1 and 2 rows where five may have 4: behind them there are neither keys nor rows."""
+    case = written([(4, 70), (1, 9), (2, 130)])
+    m, rows, absent = case.metadata, len(case.q), 2
+    m.seq_lens = torch.cat([m.seq_lens, m.seq_lens.new_zeros(absent)])
+    m.query_start_loc = torch.cat([m.query_start_loc, m.query_start_loc[-1:].expand(absent)])
+    m.block_tables = torch.cat([m.block_tables, m.block_tables.new_zeros(absent, m.block_tables.shape[1])])
+    case.q = torch.cat([case.q, torch.full_like(case.q[:1], float("nan")).expand(20 - rows, -1, -1)])
+    out = torch.full_like(case.q, 7.0, memory_format=torch.contiguous_format)
+    counters = torch.zeros(10, dtype=torch.int32, device=KERNEL_DEVICE)
+    decode(case, num_splits, out=out, counters=counters)
+    close(out[:rows], case.want)
+    assert (out[rows:] == 7).all()
+    assert not counters.any()
+
+
 def test_what_programs_count_in_is_zero_for_the_next_launch() -> None:
     """Sequences that use all splits, some and one; and the same launch again is the same."""
     case = written([(1, 300), (2, 70), (1, 5)])
