@@ -9,7 +9,7 @@ import gc
 import itertools
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -95,18 +95,7 @@ def cases(args: Namespace) -> list[Case]:
     return [Case(**dict(zip(used, values, strict=True))) for values in itertools.product(*used.values())]
 
 
-@dataclass
-class SimulationReport(Report):
-    """And the traces that were written, one for each replica."""
-
-    traces: Sequence[TraceWriter] = ()
-
-    def check_files(self) -> None:
-        for writer in self.traces:
-            writer.check_whole()
-
-
-def run(machine: Machine, load: Load, args: Namespace, *, command: str) -> SimulationReport:
+def run(machine: Machine, load: Load, args: Namespace, *, command: str) -> Report:
     """`args`: as command.py has them. Raises ValueError: a wrong setting, or a trace of more than one simulation."""
     all_cases, goals = cases(args), parse_goals(args.goodput)
     if args.trace is not None and len(all_cases) > 1:
@@ -137,7 +126,7 @@ def run(machine: Machine, load: Load, args: Namespace, *, command: str) -> Simul
     replicas = f"{args.replicas} replicas of " if args.replicas > 1 else ""
     title = f"{replicas}{machine.model} on {machine.device}: {asked}"
     columns = list(rows[0])
-    return SimulationReport("simulate", title, command, columns, rows, notes, seed=args.seed, traces=writers)
+    return Report("simulate", title, command, columns, rows, notes, seed=args.seed, traces=writers)
 
 
 def simulate(
