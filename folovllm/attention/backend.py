@@ -51,6 +51,8 @@ class AttentionBackend(ABC):
     and with which arguments. A captured launch is then right for any content that the tensors hold at its replay."""
     supports_prompt_graphs = False
     """True: so do they where decodes come first and prompts behind them. A decode in front may then have no key."""
+    supports_fused_decode = False
+    """Whether it has fused_decode()."""
     supports_extras = False
     """Whether it computes what AttentionExtras has."""
     plain: type[AttentionBackend] | None = None

@@ -52,11 +52,6 @@ def select_invariant_backend(
         )
     if dtype not in DTYPES:
         raise wrong("dtype", "be 'float32' or 'bfloat16' with batch_invariant=True", str(dtype).removeprefix("torch."))
-    if spec.has_extras and not backend.supports_extras:
-        raise ValueError(
-            f"batch_invariant=True cannot be kept on {device} with sliding windows, a soft-cap or sinks: torch's "
-            f"operators compute them; leave batch_invariant out, or set max_model_len to the smallest window"
-        )
     head_size = spec.kv_heads[0][1]
     if device.type == "cpu" and head_size % HEAD_SIZE_STEP:
         raise ValueError(

@@ -203,7 +203,8 @@ def _build_runner(
     )  # fmt: skip
     sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=parts.draws)
     if device.type == "cuda":
-        kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
+        kv_cache.warm_up(dtype)
+        model.model.ops.warm_up(model)
         sampling.warm_up(dtype)
     shapes = shapes_of_steps(parts, limits, model, speculative)
     graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device, shapes)

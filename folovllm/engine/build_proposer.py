@@ -122,7 +122,8 @@ def make_proposer(
         num_blocks, backend = size.num_blocks + 1, draft_backend(draft, device)  # and the null block
         cache = KVCache(draft, backend, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
         if device.type == "cuda":
-            cache.backend.warm_up(cache.tensors[0], dtype)
+            cache.warm_up(dtype)
+            draft.model.ops.warm_up(draft)
         recorded = None if graphs is None else graphs.record(size.block_size)
         return DraftModelProposer(draft, cache, size.num_swap_blocks, device, config.model_config.seed, recorded)
     if speculative.method == "ngram_table":

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from folovllm.attention.backend import Attention
+from folovllm.attention.backend import Attention, AttentionExtras
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
 from folovllm.engine.parts import Parts
@@ -67,7 +67,11 @@ def check_kernels(
         linear = PLAIN
     plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(linear), draws=False)
     sizes = config.cache_config.block_size, parts.cache_dtype
-    cases = _attention_cases(make, spec if isinstance(spec, DecoderSpec) else spec.layers[0], *sizes)
+    if isinstance(spec, DecoderSpec):
+        kinds = dict.fromkeys(map(AttentionExtras, spec.windows or [None]))
+    else:
+        kinds = dict.fromkeys(layer.extras for layer in spec.layers)
+    cases = _attention_cases(make, spec if isinstance(spec, DecoderSpec) else spec.layers[0], list(kinds), *sizes)
     if isinstance(spec, DecoderSpec):
         cases |= _layer_cases(make, spec, *sizes)
         in_eights = spec.hidden_size % 8 == spec.num_heads * spec.head_size % 8 == 0
@@ -108,13 +112,18 @@ def _find_fault(case: Callable[[Parts], Tensor], ours: Parts, plain: Parts, tole
 
 
 def _attention_cases(
-    make: Callable[..., Tensor], spec: DecoderSpec | Attention, block_size: int, cache_dtype: torch.dtype
+    make: Callable[..., Tensor],
+    spec: DecoderSpec | Attention,
+    kinds: list[AttentionExtras],
+    block_size: int,
+    cache_dtype: torch.dtype,
 ) -> dict[str, Callable[[Parts], Tensor]]:
     heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_size
     q, k, v = make(max(MANY, 2 * LENGTH), heads + 2 * kv_heads, size).split([heads, kv_heads, kv_heads], dim=1)
     ints = partial(torch.tensor, dtype=torch.int32, device=q.device)
     table, position = torch.arange(-(-LENGTH // block_size), 0, -1), torch.arange(LENGTH)
     slots = (table[position // block_size] * block_size + position % block_size).to(q.device)
+    kinds = [each if each.sinks is None else replace(each, sinks=make(heads)) for each in kinds]  # theirs are on meta
 
     def store(parts: Parts) -> Tensor:
         backend = parts.backend(heads, kv_heads, size, size**-0.5)
@@ -134,8 +143,8 @@ def _attention_cases(
             max_seq_len=LENGTH,
             decode_order=ints(range(count)) if new == 1 else None,
         )
-        backend = parts.backend(heads, kv_heads, size, size**-0.5)
-        return backend.forward(q[: new * count], store(parts), metadata)
+        backends = [parts.backend(heads, kv_heads, size, size**-0.5, each) for each in kinds]
+        return torch.cat([each.forward(q[: new * count], store(parts), metadata) for each in backends])
 
     middling = max(2, 64 // (heads // kv_heads))  # rows of a tile, see choose_tiles()
     cases = {f"prefill of {new} tokens": partial(attend, new, 2) for new in (middling, LENGTH)}

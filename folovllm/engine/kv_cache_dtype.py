@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import torch
 
-from folovllm.attention.backend import AttentionBackend, get_backend_class, select_backend
+from folovllm.attention.backend import AttentionBackend, get_backend_class
 from folovllm.attention.backends.fp8 import PagedFp8Backend, TritonFp8Backend
 from folovllm.attention.backends.int8 import (
     CPUInt8Backend,
@@ -71,12 +71,10 @@ def select_8_bit_backend(
     if name is not None:
         backend = backends[name]
     elif device.type == "cuda":
-        backend = backends["paged_torch" if spec.has_extras else "triton"]
+        backend = backends["triton"]
     else:
         on_cpu = [each for each in backends.values() if not each.only_by_name(device)]
         backend = next(each for each in on_cpu if each.unavailable_reason(device) is None)
-    if spec.has_extras and not backend.supports_extras:
-        select_backend(name, device, extras=True)  # raises
     if (reason := backend.unavailable_reason(device)) is not None:
         raise ValueError(f"kv_cache_dtype {wanted!r} cannot be read on {device}: {reason}; give kv_cache_dtype='auto'")
     return backend

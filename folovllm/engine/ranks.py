@@ -159,7 +159,8 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
         device=device,
     )  # fmt: skip
     if device.type == "cuda":
-        kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
+        kv_cache.warm_up(dtype)
+        model.model.ops.warm_up(model)
     longest = min(longest, replace(size, num_blocks=num_blocks).num_tokens)
     graphs = record_graphs(model, parts, most_rows, longest, size.block_size, dtype, device)
     return Follower(model, make_mover(kv_cache, num_swap_blocks, device), graphs, group, device)

@@ -46,7 +46,7 @@ def measure_step_costs(
     All tokens are in the null block.
 
     Short sequences are measured: a long one costs more with draft tokens and without, since its keys and values are
-    read once for a run of tokens; in a CUDA graph once for each of them.
+    read once for a run of tokens.
     """
     rows = [count for count in ROWS if count <= most_rows]
 

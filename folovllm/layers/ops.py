@@ -63,6 +63,9 @@ class LayerOps:
             if isinstance(module, Linear):
                 module.method.process_weights_after_loading(module)
 
+    def warm_up(self, model: nn.Module) -> None:
+        """Compile what is compiled at its first use, before any request. The KV cache is bound."""
+
     def run_layers(
         self, layers: Iterable[nn.Module], norm: RMSNorm, x: torch.Tensor, rotary: Rotary, metadata: Any
     ) -> torch.Tensor:

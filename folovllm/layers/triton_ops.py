@@ -24,11 +24,13 @@ vLLM: its layers choose between forward_native and forward_cuda (model_executor/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from folovllm.attention.kernels.paged_decode import Fused
 from folovllm.layers.kernels.add_rms_norm import rms_norm
 from folovllm.layers.kernels.experts import grouped_mlps
 from folovllm.layers.kernels.norm_rotary import norm_rotary
@@ -55,6 +57,18 @@ class TritonOps(LayerOps):
             x = layer.mlp(x)
         return norm(x, residual)[0]
 
+    def warm_up(self, model: nn.Module) -> None:
+        decoder: Any = model.get_submodule("model")
+        of_kinds = {layer.self_attn.attn.backend: layer.self_attn for layer in decoder.layers}
+        for backend, layer in of_kinds.items():
+            if not backend.supports_fused_decode:
+                continue
+            q, step = backend.one_token(layer.attn.kv_cache, decoder.norm.weight.dtype)
+            qkv, rotary = q.new_zeros(1, layer.qkv_proj.out_features), decoder.rotary(step.slot_mapping)
+            for num_blocks in (1, 64, 1024):  # room for a tile of keys, for a few, and for many
+                tables = step.block_tables.new_zeros(1, num_blocks)
+                self.attend(layer, qkv, rotary, replace(step, block_tables=tables))
+
     def attend(self, layer: Any, qkv: torch.Tensor, rotary: Rotary, metadata: Any) -> torch.Tensor:
         """What SelfAttention computes between its products."""
         backend, cache = layer.attn.backend, layer.attn.kv_cache
@@ -64,6 +78,10 @@ class TritonOps(LayerOps):
             q, k, v = self.norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads)
             return layer.attn(q, k, v, metadata).flatten(1)  # type: ignore[no-any-return]
         metadata = metadata.of_group(layer.attn.group)
+        if metadata.max_query_len == 1 and backend.supports_fused_decode:
+            weight, eps = (None, 0.0) if layer.qk_norm is None else (layer.qk_norm.weight, layer.qk_norm.eps)
+            fused = Fused(weight, eps, *rotary, metadata.slot_mapping)
+            return backend.fused_decode(heads[:, :num_heads], cache, metadata, fused).flatten(1)  # type: ignore[no-any-return]
         q, _, _ = norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads, cache, metadata.slot_mapping)
         return backend.forward(q, cache, metadata).flatten(1)  # type: ignore[no-any-return]
 

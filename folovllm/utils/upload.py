@@ -57,10 +57,12 @@ def pack(arrays: tuple[np.ndarray, ...], offsets: list[int], buffer: np.ndarray)
 
 def unpack(buffer: torch.Tensor, arrays: tuple[np.ndarray, ...], offsets: list[int]) -> list[torch.Tensor]:
     """Views of `buffer` (uint8) with the arrays' shapes and dtypes."""
+    typed = {dtype: buffer.view(getattr(torch, dtype.name)) for dtype in {array.dtype for array in arrays}}
     tensors = []
     for array, offset in zip(arrays, offsets, strict=True):
-        dtype = torch.from_numpy(array[:0].reshape(-1)).dtype
-        tensors.append(buffer[offset : offset + array.nbytes].view(dtype).view(array.shape))
+        start = offset // array.itemsize
+        flat = typed[array.dtype][start : start + array.size]
+        tensors.append(flat if array.ndim == 1 else flat.view(array.shape))
     return tensors
 
 

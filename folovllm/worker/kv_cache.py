@@ -56,6 +56,13 @@ class KVCache:
         self.backend = next(iter(made.values()))
         """The first layer's."""
 
+    def warm_up(self, dtype: torch.dtype) -> None:
+        """Compile what layers need. dtype: of their queries."""
+        for layer in {each.extras: each for each in self.layers}.values():  # on CUDA they are alike else
+            assert layer.backend is not None
+            assert layer.kv_cache is not None  # bound
+            layer.backend.warm_up(layer.kv_cache, dtype)
+
     @property
     def num_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)

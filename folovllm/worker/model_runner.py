@@ -107,15 +107,15 @@ class ModelRunner:
         inputs = self.batch.prepare(seqs, nums, forks, size, shape)
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))
+        hidden = logits = drawn = None
+        if prompts is not None and shape is not None:  # the device has work while its draws are prepared
+            hidden = prompts.replay(inputs, shape)
         gumbel_params = self._prepare_draws(drawing, None if drafts is None else inputs.num_drawn)
-        logits = drawn = None
         if self.graphs is None or size is None:
             if num_tokens > len(seqs):  # else every row is a last one
                 wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
                 inputs.metadata.last_rows_only = not wants_all
-            if prompts is not None and shape is not None:
-                hidden = prompts.replay(inputs, shape)
-            else:
+            if hidden is None:
                 hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
             if self.speculation is not None and scheduled.num_prompt_tokens:
                 self.speculation.proposer.computed(seqs, inputs)

@@ -37,7 +37,7 @@ class PromptGraphs:
         max_blocks = -(-max(max_model_len, most_tokens) // block_size)  # padding, too, is a sequence
         num_words, num_seqs = (max(each) for each in zip(*((s.num_words, s.num_seqs) for s in shapes), strict=True))
         self.packed = torch.zeros(num_words, dtype=torch.int64, device=device)
-        self.block_tables = torch.zeros(num_seqs, max_blocks, dtype=torch.int32, device=device)
+        self.block_tables = torch.zeros(num_seqs + 1, max_blocks, dtype=torch.int32, device=device)
         self.hidden = torch.empty(most_tokens, model.decoder_spec.hidden_size, dtype=dtype, device=device)
         self.recorded: dict[PromptShape, torch.cuda.CUDAGraph] = {}
         self.graph_bytes: dict[PromptShape, int] = {}
@@ -53,9 +53,13 @@ class PromptGraphs:
             self.recorded[shape], self.graph_bytes[shape] = graph, num_bytes
 
     def _forward(self, shape: PromptShape) -> None:
-        tables = self.block_tables[-shape.num_seqs :]  # so the padding has the same row in all graphs
-        inputs = shape.unpack(self.packed[: shape.num_words], tables, self.max_model_len)
+        inputs = shape.unpack(self.packed[: shape.num_words], self._tables(shape), self.max_model_len)
         self.hidden[: shape.num_tokens].copy_(self.model(*inputs))
+
+    def _tables(self, shape: PromptShape) -> torch.Tensor:
+        """Of its sequences. The last row of all is the padding's in any graph, and stays zero; drafts have none."""
+        behind = -1 if shape.draft_len else len(self.block_tables)
+        return self.block_tables[:behind][-shape.num_seqs :]
 
     def shape_for(self, nums: list[int]) -> PromptShape | None:
         """The smallest in which sequence i has room for nums[i] tokens; None: there is none."""
@@ -66,7 +70,7 @@ class PromptGraphs:
 
     def shape_for_drafts(self, nums: list[int]) -> PromptShape | None:
         """That in which sequence i verifies nums[i] - 1 draft tokens; None: there is none, or most of it is padding."""
-        shape = next((shape for shape in self.shapes if shape.draft_len and len(nums) < shape.num_seqs), None)
+        shape = next((shape for shape in self.shapes if shape.draft_len and len(nums) <= shape.num_seqs), None)
         return None if shape is None or 2 * sum(nums) < shape.num_tokens else shape
 
     def replay(self, inputs: StepInputs, shape: PromptShape) -> torch.Tensor:
@@ -74,10 +78,10 @@ class PromptGraphs:
         tables, decodes = inputs.metadata.block_tables, min(inputs.metadata.num_decodes, shape.num_decodes)
         self.packed[: shape.num_words].copy_(inputs.packed)
         self.packed[: len(inputs.input_ids)].copy_(inputs.input_ids)  # with tokens that only the device knows
-        # Columns further right keep what they held: no kernel reads behind a sequence's end. The last row stays zero.
-        for rows, first in ((tables[:decodes], -shape.num_seqs), (tables[decodes:], -shape.num_prompts)):
+        # Columns further right keep what they held: no kernel reads behind a sequence's end.
+        for rows, first in ((tables[:decodes], 0), (tables[decodes:], shape.num_decodes)):
             if len(rows):
-                self.block_tables[first:][: len(rows), : rows.shape[1]].copy_(rows)
+                self._tables(shape)[first : first + len(rows), : rows.shape[1]].copy_(rows)
         self.recorded[shape].replay()
         return self.hidden[: shape.num_tokens]
 

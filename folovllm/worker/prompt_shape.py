@@ -77,10 +77,11 @@ class PromptShape:
         by_token[2, count:] = np.arange(size - count) % block_size
         lens, starts, decode_order = _split(packed[3 * size :].view(np.int32), self.lengths)
         first, behind = self.num_decodes, self.num_decodes + len(seq_lens) - decodes
-        last = count if self.draft_len else size  # where the padding ends, if it is a sequence
-        lens[:decodes], lens[first:behind], lens[-1] = seq_lens[:decodes], seq_lens[decodes:], last - count
+        lens[:decodes], lens[first:behind] = seq_lens[:decodes], seq_lens[decodes:]
         starts[:first], starts[first], starts[first + 1 : behind + 1] = np.arange(first), decodes, ends[decodes:]
-        starts[behind + 1 : -1], starts[-1] = count, last
+        starts[behind + 1 :] = count
+        if not self.draft_len:  # the padding is a sequence
+            lens[-1], starts[-1] = size - count, size
         decode_order[:decodes], decode_order[decodes:] = order[:decodes], np.arange(decodes, first)
         return packed
 
@@ -104,7 +105,7 @@ def draft_shapes(draft_len: int, max_num_seqs: int) -> list[PromptShape]:
     """The graphs to record for steps that verify drafts of up to `draft_len` tokens."""
     most = min(max_num_seqs, SIZES[-1] // (1 + draft_len))
     sizes = [*takewhile(lambda size: size < most, BATCHES), most]
-    return [PromptShape(size * (1 + draft_len), 0, size + 1, draft_len) for size in sizes]
+    return [PromptShape(size * (1 + draft_len), 0, size, draft_len) for size in sizes]
 
 
 def prompt_shapes(max_tokens: int, max_num_seqs: int) -> list[PromptShape]:

@@ -84,15 +84,15 @@ def test_decodes_prompts_and_padding_share_an_array() -> None:
 def test_padding_of_drafts_belongs_to_no_sequence() -> None:
     """A sequence with two draft tokens and one with none, where three sequences may have three."""
     shape = draft_shapes(3, max_num_seqs=3)[-1]
-    assert (shape.num_tokens, shape.num_seqs) == (12, 4)  # the last is never there
+    assert (shape.num_tokens, shape.num_seqs) == (12, 3)  # one more would take splits from them
     tokens = [np.array(each) for each in ([1, 7, 8, 9], [0, 4, 5, 6], [20, 14, 15, 16])]
     for decodes in (0, 1):  # a sequence in front with one token is no decode here
         order = np.arange(decodes)
         packed = shape.pack([*tokens, np.array([1, 7]), order], np.array([1, 4]), block_size=2)
-        _, _, metadata = shape.unpack(torch.from_numpy(packed), torch.zeros(4, 5, dtype=torch.int32), 10)
+        _, _, metadata = shape.unpack(torch.from_numpy(packed), torch.zeros(3, 5, dtype=torch.int32), 10)
         assert metadata.slot_mapping.tolist() == [20, 14, 15, 16, 0, 1, 0, 1, 0, 1, 0, 1]
-        assert metadata.seq_lens.tolist() == [1, 7, 0, 0]
-        assert metadata.query_start_loc.tolist() == [0, 1, 4, 4, 4]
+        assert metadata.seq_lens.tolist() == [1, 7, 0]
+        assert metadata.query_start_loc.tolist() == [0, 1, 4, 4]
         assert (metadata.leading_decodes, metadata.max_query_len) == (0, 4)
 
 

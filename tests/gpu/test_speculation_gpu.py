@@ -12,7 +12,7 @@ import torch
 from folovllm import LLM, SamplingParams
 from folovllm.sample.rejection import DraftedRows
 from folovllm.worker.batch_sampler import BatchSampler
-from folovllm.worker.cuda_graph import CudaGraphs
+from folovllm.worker.input_batch import InputBatch
 from tests.gpu.places import Place, on_every_place, waits_forbidden
 from tests.gpu.test_async_gpu import PROMPTS, Answers, answers
 from tests.m1.sampling_reference import assert_fits, distribution
@@ -42,13 +42,15 @@ def test_tokens_are_hugging_faces(
     answers: Answers, place: Place, enforce_eager: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
-    replay = CudaGraphs.replay
+    prepare = InputBatch.prepare
 
-    def watched(self: CudaGraphs, inputs: Any, *args: Any) -> Any:
-        rows.append(int(inputs.num_new.sum()) - len(inputs.rows))
-        return replay(self, inputs, *args)
+    def watched(self: InputBatch, *args: Any, **settings: Any) -> Any:
+        inputs = prepare(self, *args, **settings)
+        if len(inputs.packed) and inputs.logits_at is None:  # replayed, without prompts
+            rows.append(int(inputs.num_new.sum()) - len(inputs.rows))
+        return inputs
 
-    monkeypatch.setattr(CudaGraphs, "replay", watched)
+    monkeypatch.setattr(InputBatch, "prepare", watched)
     folder, expected = answers
     llm = make_llm(folder, place, {"method": "ngram", "num_speculative_tokens": 4}, enforce_eager=enforce_eager)
     known = {(tuple(prompt), 0): said for prompt, said in zip(PROMPTS, expected, strict=True)}

@@ -30,7 +30,8 @@ CAPABILITY = int(os.environ.get("COMPILE_FOR", "90"))
 SMALL = CAPABILITY // 10 not in (9, 10)  # as wants_small_tiles() says it of a device
 INSTRUCTIONS = ("cp.async.cg.shared.global", "wgmma.mma_async", "mma.sync", "ld.global.v4", "st.global.v4")
 TYPES = {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "starts_ptr": "*i32", "order_ptr": "*i32", "slots_ptr": "*i64",
-         "counters_ptr": "*i32", "partial_ptr": "*fp32", "lse_ptr": "*fp32", "scale": "fp32"}  # fmt: skip
+         "counters_ptr": "*i32", "partial_ptr": "*fp32", "lse_ptr": "*fp32", "scale": "fp32", "cos_ptr": "*fp32",
+         "sin_ptr": "*fp32", "eps": "fp32"}  # fmt: skip
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
@@ -41,7 +42,7 @@ class Variant(NamedTuple):
     group: int
     block_size: int
     detail: int
-    """Of paged_decode its splits, of paged_prefill the rows of its longest sequence (0: batch-invariant)."""
+    """Of paged_decode, "fused" or not, its splits; of paged_prefill the rows of its longest sequence (0: invariant)."""
 
     def __str__(self) -> str:
         return "-".join(map(str, self))
@@ -53,6 +54,7 @@ FEW = [
     Variant("decode", "fp16", 80, 2, 16, 1),
     Variant("decode", "fp32", 128, 2, 16, 8),
     Variant("decode", "bf16", 128, 2, 16, MAX_SPLITS),
+    Variant("fused", "bf16", 128, 2, 16, 8),
     Variant("prefill", "bf16", 128, 2, 16, 2000),
     Variant("prefill", "fp16", 64, 2, 16, 10),
     Variant("prefill", "bf16", 256, 2, 16, 2000),
@@ -66,7 +68,8 @@ def every_variant() -> list[Variant]:
     found = []
     for dtype in ("bf16", "fp16", "fp32"):
         for size in (16, 32, 64, 80, 128, 256):
-            found += [Variant("decode", dtype, size, 2, 16, splits) for splits in (1, FEW_SPLITS, MAX_SPLITS)]
+            for kernel in ("decode", "fused"):
+                found += [Variant(kernel, dtype, size, 2, 16, splits) for splits in (1, FEW_SPLITS, MAX_SPLITS)]
             found += [Variant("prefill", dtype, size, 2, 16, rows) for rows in (0, 10, 60, 2000)]
     for group, block_size in ((1, 32), (4, 256), (7, 24), (32, 16)):
         for dtype in ("bf16", "fp32"):
@@ -75,18 +78,19 @@ def every_variant() -> list[Variant]:
     return list(dict.fromkeys([*FEW, *found]))
 
 
-def compile_variant(variant: Variant) -> dict[str, Any]:
+def compile_variant(variant: Variant, extras: dict[str, Any] | None = None, **types: str) -> dict[str, Any]:
+    """extras, types: further constants, and types of arguments."""
     head_pad, itemsize = padded_head_size(variant.head_size), 4 if variant.dtype == "fp32" else 2
     block_n, num_warps, kernel, limit = tile_tokens(head_pad, itemsize, SMALL), 4, None, {}
-    constants: dict[str, Any] = {"GROUP": variant.group, "HEAD_SIZE": variant.head_size, "HEAD_PAD": head_pad}
-    if variant.kernel == "decode":
+    constants = {"GROUP": variant.group, "HEAD_SIZE": variant.head_size, "HEAD_PAD": head_pad, **(extras or {})}
+    if variant.kernel in ("decode", "fused"):
         kernel = paged_decode._paged_decode
         rows = max(paged_decode.MOST_ROWS, triton.next_power_of_2(variant.group))
         num_warps = paged_decode.decode_warps(rows, head_pad, itemsize)
         limit = paged_decode.register_limit(rows, head_pad, itemsize, SMALL)
         constants |= {
             "ROWS": rows, "BLOCK_SIZE": variant.block_size, "BLOCK_N": block_n, "SPLIT": variant.detail > 1,
-            "MOST_SPLITS": variant.detail, "INTERPRETED": False,
+            "MOST_SPLITS": variant.detail, "INTERPRETED": False, "FUSED": variant.kernel == "fused", "NORM": True,
         }  # fmt: skip
     else:
         kernel = paged_prefill._paged_prefill
@@ -96,7 +100,7 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
             "BLOCK_SIZE": variant.block_size, "BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": not variant.detail,
             "INTERPRETED": False,
         }  # fmt: skip
-    return compile_kernel(kernel, variant.dtype, constants, num_warps, limit=limit)
+    return compile_kernel(kernel, variant.dtype, constants, num_warps, limit=limit, **types)
 
 
 def compile_kernel(
@@ -106,7 +110,9 @@ def compile_kernel(
     """limit: further options. types: of the arguments that are not of the dtype. A kernel that can be launched before
     the one in front of it is over is compiled so for a Hopper GPU, as the engine does. GPUs before 8.0 have float16 in
     the place of bfloat16."""
-    constants = {**constants, "DEPENDENT": CAPABILITY == 90}
+    absent = {name: None for name in ("WINDOW", "SOFT_CAP", "sinks_ptr") if name not in types}
+    absent |= {"FUSED": False, "NORM": False}
+    constants = {**absent, **constants, "DEPENDENT": CAPABILITY == 90}
     dtype = "fp16" if dtype == "bf16" and CAPABILITY < 80 else dtype
     signature: dict[str, str] = {}
     known: dict[tuple[int], Any] = {}

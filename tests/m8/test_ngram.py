@@ -56,3 +56,13 @@ def test_prompt_and_output_are_one_text():
     seq.data.output_token_ids += [1, 2]
     proposer = NgramProposer(2, 4)
     assert proposer.propose([seq, seq], [2, 1]) == [[3, 4], [3]]
+
+
+def test_a_text_that_grows_and_one_of_the_same_name():
+    proposer = NgramProposer(1, 3)
+    for prompt in ([1, 2, 3], [2, 2, 1, 3, 1]):
+        (seq,) = Request("r", None, prompt, SamplingParams()).get_seqs()
+        for token in (3, 1, 2, 1, 2, 2, 3, 1, 1, 2):
+            seq.data.output_token_ids.append(token)
+            assert proposer.propose([seq], [3]) == [search(seq.get_token_ids(), 1, 3, 3)]
+        proposer.forget(seq.seq_id)

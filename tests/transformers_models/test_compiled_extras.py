@@ -135,12 +135,11 @@ def test_a_query_has_the_same_bits_however_its_prompt_is_cut(dtype, cache_dtype,
             assert torch.equal(beside, other[140:])
 
 
-def test_on_cuda_windows_and_batch_invariance_are_refused(monkeypatch):
+def test_on_cuda_windows_and_batch_invariance_go_together(monkeypatch):
     monkeypatch.setattr(TritonInvariantBackend, "unavailable_reason", lambda device: None)
     spec = decoder_spec(tiny_hf_config("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1))
     config = ModelConfig("x", batch_invariant=True)
-    with pytest.raises(ValueError, match="^batch_invariant=True cannot be kept on cuda with sliding windows"):
-        select_invariant_backend(config, spec, torch.float32, torch.device("cuda"))
+    assert select_invariant_backend(config, spec, torch.float32, torch.device("cuda")) is TritonInvariantBackend
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -47,7 +47,7 @@ H200 = GPUS["h200"]
 L2 = 5.5e12  # bytes/s of an H200's L2 cache, all multiprocessors together
 FEW_ROWS, FEWEST_ROWS = 64, 8  # the most of our own product; the least of any, with padding
 # Assumptions about what nobody has measured.
-MERGED = 1.0  # us a layer that merging by the last program adds to decode
+MERGED = TURNED = 1.0  # us a layer that merging by the last program, or turning q and k, adds to decode
 SHARE_OF_8_BITS = 0.9  # of the rate at which bytes of 16-bit numbers are read
 WARP = 10e9  # bytes/s that one warp reads
 SORT, SORTED_AT_ONCE = 20e-6, 132  # seconds for a row's bound and its list; rows
@@ -178,13 +178,21 @@ def merge_in_decode(step: Step) -> Step:
     return step.having(decode=(step.us["decode"] + layers * MERGED, float(layers)), merge=(0.0, 0.0))
 
 
+def turn_in_decode(step: Step) -> Step:
+    """q and k turn in decode, which stores K and V, too."""
+    layers = shard_of(SHAPE, 1).layers
+    return step.having(decode=(step.us["decode"] + layers * TURNED, float(layers)), rotation=(0.0, 0.0))
+
+
 def cache_in_8_bits(step: Step) -> Step:
-    """Half the bytes, which are converted while others come."""
-    shape = shard_of(SHAPE, 1)
+    """Half the bytes, which are converted while others come. q and k turn in front of decode, as they did."""
+    shape, before = shard_of(SHAPE, 1), calibrated(step.contexts)
     whole, half = (
         attention_seconds(H200, step.contexts, shape.kv_heads, 2 * shape.head_dim * size) for size in (ITEM, 1)
     )
-    return step.having(decode=(step.us["decode"] * half / whole / SHARE_OF_8_BITS, step.launches["decode"]))
+    decode = (step.us["decode"] - shape.layers * TURNED) * half / whole / SHARE_OF_8_BITS
+    turned = before.us["rotation"], before.launches["rotation"]
+    return step.having(decode=(decode, step.launches["decode"]), rotation=turned)
 
 
 def filter_in_passes(step: Step) -> Step:
@@ -208,6 +216,7 @@ BF16: dict[str, Change] = {
     "rows padded to 8": pad_rows,
     "own product up to 64 rows": own_product,
     "decode merges its splits": merge_in_decode,
+    "decode turns q and k": turn_in_decode,
 }
 # Each on top of all of those.
 SETTINGS: dict[str, Change] = {

@@ -38,6 +38,7 @@ class CPUInvariantBackend(CPUBackend):
 
 class TritonInvariantBackend(TritonBackend):
     name = "triton_invariant"
+    supports_fused_decode = False
     supports_prompt_graphs = False  # it does not take decodes apart
 
     def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:
@@ -51,5 +52,6 @@ class TritonInvariantBackend(TritonBackend):
         keys, values = kv_cache.unbind(0)
         tables, starts, lens = metadata.block_tables, metadata.query_start_loc, metadata.seq_lens
         return paged_prefill(
-            q, keys, values, tables, starts, lens, metadata.max_query_len, self.scale, batch_invariant=True
-        )
+            q, keys, values, tables, starts, lens, metadata.max_query_len, self.scale, batch_invariant=True,
+            extras=self.extras,
+        )  # fmt: skip

@@ -1,6 +1,7 @@
 """Our own Triton kernels: K and V are stored, and read through the block table, in place.
 
     write      norm_rotary     which has them at hand (layers/kernels); by itself, as any backend
+               paged_decode    in a step of decodes, in which it also turns them
     forward    paged_decode    all sequences, where none has more queries than a tile of it has room for, as a draft's
                                verification; else those in front that have one query
                paged_prefill   the others; a step without one leaves its launch out
@@ -15,12 +16,16 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
+
+if TYPE_CHECKING:
+    from folovllm.attention.kernels.paged_decode import Fused  # loads Triton
 
 
 def kernels_unavailable_reason(device: torch.device, least: tuple[int, int] = (7, 5)) -> str | None:
@@ -44,6 +49,8 @@ class TritonBackend(AttentionBackend):
     name = "triton"
     supports_cuda_graphs = True
     supports_prompt_graphs = True
+    supports_extras = True
+    supports_fused_decode = True
     plain: type[AttentionBackend] | None = PagedTorchBackend
     counters: torch.Tensor | None = None
     """As paged_decode() takes them: each layer has some, made before a graph is recorded."""
@@ -66,11 +73,11 @@ class TritonBackend(AttentionBackend):
         (q, step), (keys, values) = self.one_token(kv_cache, dtype), kv_cache.unbind(0)
         tables, one = step.block_tables, step.seq_lens
         for longest in (max(1, MOST_ROWS[-1] // self.group_size), MOST_ROWS[-1] // self.group_size + 1):
-            paged_prefill(q, keys, values, tables, step.query_start_loc, one, longest, self.scale)
+            paged_prefill(q, keys, values, tables, step.query_start_loc, one, longest, self.scale, extras=self.extras)
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
             paged_decode(
                 q, keys, values, tables, one, self.scale, query_start_loc=step.query_start_loc, order=tables[0],
-                num_splits=splits,
+                num_splits=splits, extras=self.extras,
             )  # fmt: skip
 
     def one_token(self, kv_cache: torch.Tensor, dtype: torch.dtype | None) -> tuple[torch.Tensor, AttentionMetadata]:
@@ -98,9 +105,27 @@ class TritonBackend(AttentionBackend):
         if first:
             paged_decode(
                 q[:rows], keys, values, tables[:first], lens[:first], self.scale, query_start_loc=starts[: first + 1],
-                order=order, out=out[:rows], counters=self.counters,
+                order=order, out=out[:rows], counters=self.counters, extras=self.extras,
             )  # fmt: skip
         if first < len(lens):
             longest = metadata.max_query_len
-            paged_prefill(q, keys, values, tables[first:], starts[first:], lens[first:], longest, self.scale, out=out)
+            paged_prefill(
+                q, keys, values, tables[first:], starts[first:], lens[first:], longest, self.scale, out=out,
+                extras=self.extras,
+            )  # fmt: skip
         return out
+
+    def fused_decode(
+        self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, fused: Fused
+    ) -> torch.Tensor:
+        """norm_rotary(), write() and forward() of a step in which each sequence has one query."""
+        from folovllm.attention.kernels.paged_decode import make_counters, paged_decode
+
+        keys, values = kv_cache.unbind(0)
+        if self.counters is None:
+            self.counters = make_counters(q.device)
+        return paged_decode(
+            q, keys, values, metadata.block_tables, metadata.seq_lens, self.scale,
+            query_start_loc=metadata.query_start_loc, order=metadata.decode_order, counters=self.counters,
+            extras=self.extras, fused=fused,
+        )  # fmt: skip

@@ -20,7 +20,7 @@ from folovllm.attention.metadata import AttentionMetadata
 
 class TuringBackend(TritonBackend, PagedTorchBackend):
     name = "turing"
-    supports_extras = False
+    supports_fused_decode = False
     supports_prompt_graphs = False
 
     @classmethod
@@ -38,7 +38,9 @@ class TuringBackend(TritonBackend, PagedTorchBackend):
         (q, step), (keys, values) = self.one_token(kv_cache, dtype), kv_cache.unbind(0)
         tables, one = step.block_tables, step.seq_lens
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
-            paged_decode(q, keys, values, tables, one, self.scale, order=tables[0], num_splits=splits)
+            paged_decode(
+                q, keys, values, tables, one, self.scale, order=tables[0], num_splits=splits, extras=self.extras
+            )
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         first = metadata.leading_decodes

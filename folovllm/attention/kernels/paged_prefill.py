@@ -45,12 +45,14 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.attention.backend import NO_EXTRAS, AttentionExtras
 from folovllm.attention.kernels.tile import (
     INTERPRETED,
     LOG2E,
     STAGES,
     attend_keys,
     check_shapes,
+    load_sinks,
     padded_head_size,
     product_size,
     rows_mask,
@@ -70,14 +72,15 @@ def _first_tile(start, seq, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, SPARE: t
 # lengths begin here.
 @triton.jit(
     do_not_specialize=["stride_table", "num_seqs"],
-    do_not_specialize_on_alignment=["tables_ptr", "starts_ptr", "seq_lens_ptr"],
+    do_not_specialize_on_alignment=["tables_ptr", "starts_ptr", "seq_lens_ptr", "sinks_ptr"],
 )
 def _paged_prefill(
-    q_ptr, k_ptr, v_ptr, out_ptr, tables_ptr, starts_ptr, seq_lens_ptr, num_seqs, scale,
+    q_ptr, k_ptr, v_ptr, out_ptr, tables_ptr, starts_ptr, seq_lens_ptr, sinks_ptr, num_seqs, scale,
     stride_q, stride_qh, stride_out, stride_outh, stride_table,
     stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BY_POSITION: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BY_POSITION: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     # The last tile of a sequence sees the most keys and takes the longest. It starts first, so that it does not run
     # alone at the end.
@@ -112,10 +115,17 @@ def _paged_prefill(
     # Behind the last query's own key.
     end = tl.minimum(context + ((tile + 1) * BLOCK_M - before - 1) // GROUP + 1, seq_len)
     last_seen = context + queries
+    start, first, sinks = 0, 0, None
+    if WINDOW is not None:
+        # From what the first query sees on. By position, tiles of keys begin where they would for any other queries.
+        first = tl.maximum(context + tl.maximum(tile * BLOCK_M - before, 0) // GROUP - WINDOW + 1, 0)
+        start = first // BLOCK_N * BLOCK_N if BY_POSITION else first
+    if sinks_ptr is not None:
+        sinks = load_sinks(sinks_ptr, heads, True)
     _, running_sum, acc = attend_keys(
-        q, 0, end, last_seen, scale, k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
+        q, start, first, end, last_seen, sinks, scale, k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
         tables_ptr + seq * stride_table, stride_kb, stride_kt, stride_vb, stride_vt,
-        BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, INTERPRETED,
+        BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, WINDOW, SOFT_CAP, INTERPRETED,
     )  # fmt: skip
     result = acc / running_sum[:, None]
     out_ptrs = out_ptr + (tokens * stride_out + heads * stride_outh)[:, None] + columns[None, :]
@@ -157,6 +167,7 @@ def paged_prefill(
     *,
     out: torch.Tensor | None = None,
     batch_invariant: bool = False,
+    extras: AttentionExtras = NO_EXTRAS,
 ) -> torch.Tensor:
     """Causal attention of q [num_tokens, num_heads, head_size], the sequences' queries one after the other.
 
@@ -171,6 +182,7 @@ def paged_prefill(
     max_query_len: no sequence has more queries.  out: where to write; made if None.
     batch_invariant: let a query's bits depend on its position and on what it sees alone: one tile for all batches, and
         a place in it that follows from the position.
+    extras: of the layer; a window's blocks before the first key that a query sees are not read.
 
     Raises:
         ValueError: a shape or a stride is not as said above.
@@ -193,11 +205,12 @@ def paged_prefill(
     # As _first_tile(), behind the last sequence.
     num_tiles = q.shape[0] * group // block_m + num_seqs * (2 if batch_invariant else 1)
     _paged_prefill[(num_tiles, num_kv_heads)](
-        q, key_cache, value_cache, out, block_tables, query_start_loc, seq_lens, num_seqs, scale * LOG2E,
-        q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
+        q, key_cache, value_cache, out, block_tables, query_start_loc, seq_lens, extras.sinks, num_seqs,
+        scale * LOG2E, q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
         *key_cache.stride()[:3], *value_cache.stride()[:3],
         GROUP=group, HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_SIZE=block_size,
-        BLOCK_M=block_m, BLOCK_N=block_n, BY_POSITION=batch_invariant, INTERPRETED=INTERPRETED,
+        BLOCK_M=block_m, BLOCK_N=block_n, BY_POSITION=batch_invariant,
+        WINDOW=extras.sliding_window, SOFT_CAP=extras.logits_soft_cap, INTERPRETED=INTERPRETED,
         num_warps=num_warps, num_stages=STAGES,
     )  # fmt: skip
     return out

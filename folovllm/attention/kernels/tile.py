@@ -15,6 +15,9 @@ read at all: NaN may be there, and zero times NaN is NaN.
 In int8, a block of a head has its codes, then a float32 scale for each token. The products are of codes. Scores are
 multiplied by the scales of keys, and the softmax's weights by those of values.
 
+What AttentionExtras has is compiled in, and compiles to nothing where a layer has none of it. Keys in front of a window
+are not read either: their blocks may have been freed. A sink is where the running maximum and the running sum begin.
+
 vLLM: v1/attention/ops/triton_unified_attention.py
 """
 # mypy: allow-incomplete-defs
@@ -36,6 +39,10 @@ while it multiplies the present one, which it does not do in a `while` loop.
 
 LOG2E = 1.4426950408889634
 """exp(x) = exp2(x * LOG2E), and the hardware computes exp2. The factor is multiplied into the scale of the scores."""
+LOG2E_OF_SCORES = tl.constexpr(LOG2E)  # a kernel reads no other globals
+
+LOWEST = tl.constexpr(-1e30)
+"""The score of a sink that counts for nothing: finite, so that a row may come before the first key that it sees."""
 
 STAGES = 5
 """Steps of the loop under way at a time. A tile's K and V cannot be asked for before its block numbers are there, so
@@ -121,24 +128,36 @@ def load_scales(ptr, blocks, offsets, exists, stride_b, BLOCK_SIZE: tl.constexpr
 
 
 @triton.jit
+def load_sinks(sinks_ptr, heads, counts):
+    """Of rows' heads, in the unit of the scores; LOWEST where they do not count here."""
+    sinks = tl.load(sinks_ptr + heads).to(tl.float32) * LOG2E_OF_SCORES
+    return tl.where(counts, tl.maximum(sinks, LOWEST), LOWEST)
+
+
+@triton.jit
 def attend_tile(
     q, running_max, running_sum, acc,
-    start, end, last_seen, scale,
+    start, first, end, last_seen, scale,
     k_ptr, v_ptr, table_ptr,
     stride_kb, stride_kt, stride_vb, stride_vt,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr,
 ):  # fmt: skip
-    """Let the rows of q [M, HEAD_PAD] see keys start .. start + BLOCK_N - 1, as far as they are before `end`.
+    """Let the rows of q [M, HEAD_PAD] see keys start .. start + BLOCK_N - 1, as far as they are before `end`, and with
+    a window not before `first`.
 
     last_seen [M]: the last position that each row may see. Per row, after any number of tiles, with s the scores seen:
 
         running_max = max(s)    running_sum = sum(exp2(s - running_max))    acc = sum(exp2(s - running_max) * v)
 
     Where the new tile has a greater maximum, the old sums are multiplied by exp2(old maximum - new maximum). Each row
-    must see key `start` of its first tile: else both maxima would be -inf, and their difference NaN.
+    must see key `start` of its first tile: else both maxima would be -inf, and their difference NaN. With a window it
+    need not, for it begins with LOWEST.
     """
     positions = start + tl.arange(0, BLOCK_N)
     exists = positions < end
+    if WINDOW is not None:
+        exists &= positions >= first
     columns = tl.arange(0, HEAD_PAD)
     mask = rows_mask(exists, HEAD_SIZE, HEAD_PAD)
     blocks = tl.load(table_ptr + positions // BLOCK_SIZE, mask=exists, other=0).to(tl.int64)
@@ -155,7 +174,12 @@ def attend_tile(
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     if k_ptr.dtype.element_ty.is_int8():
         scores *= load_scales(k_ptr, blocks, offsets, exists, stride_kb, BLOCK_SIZE, HEAD_SIZE)[None, :]
+    if SOFT_CAP is not None:  # cap * tanh(score / cap)
+        CAP: tl.constexpr = SOFT_CAP * LOG2E_OF_SCORES
+        scores = CAP - 2 * CAP / (tl.exp2(scores * (2 / SOFT_CAP)) + 1)
     visible = exists[None, :] & (positions[None, :] <= last_seen[:, None])
+    if WINDOW is not None:
+        visible &= positions[None, :] > last_seen[:, None] - WINDOW
     scores = tl.where(visible, scores, -float("inf"))
     new_max = tl.maximum(running_max, tl.max(scores, 1))
     weights = tl.exp2(scores - new_max[:, None])
@@ -169,31 +193,37 @@ def attend_tile(
 
 @triton.jit
 def attend_keys(
-    q, start, end, last_seen, scale,
+    q, start, first, end, last_seen, sinks, scale,
     k_ptr, v_ptr, table_ptr,
     stride_kb, stride_kt, stride_vb, stride_vt,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """(running_max, running_sum, acc) of the rows of q over the keys from `start` up to `end`, tile by tile."""
+    """(running_max, running_sum, acc) of the rows of q over the keys from `start` up to `end`, tile by tile. sinks: [M]
+    as load_sinks() has them, or None."""
     if k_ptr.dtype.element_ty.primitive_bitwidth > 8:  # attention is computed in the dtype in which K and V are kept
         q = q.to(k_ptr.dtype.element_ty)
     if INTERPRETED:
         q = q.to(tl.float32)
-    running_max = tl.full([q.shape[0]], -float("inf"), tl.float32)
-    running_sum = tl.zeros([q.shape[0]], tl.float32)
+    if sinks is not None:
+        running_max, running_sum = sinks, tl.full([q.shape[0]], 1, tl.float32)
+    elif WINDOW is not None:
+        running_max, running_sum = tl.full([q.shape[0]], LOWEST, tl.float32), tl.full([q.shape[0]], 1, tl.float32)
+    else:
+        running_max = tl.full([q.shape[0]], -float("inf"), tl.float32)
+        running_sum = tl.zeros([q.shape[0]], tl.float32)
     acc = tl.zeros([q.shape[0], HEAD_PAD], tl.float32)
     if INTERPRETED:
         while start < end:
             running_max, running_sum, acc = attend_tile(
-                q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, table_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
+                q, running_max, running_sum, acc, start, first, end, last_seen, scale, k_ptr, v_ptr, table_ptr,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, WINDOW, SOFT_CAP,
             )  # fmt: skip
             start += BLOCK_N
     else:
         for tile in range(start, end, BLOCK_N):
             running_max, running_sum, acc = attend_tile(
-                q, running_max, running_sum, acc, tile, end, last_seen, scale, k_ptr, v_ptr, table_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
+                q, running_max, running_sum, acc, tile, first, end, last_seen, scale, k_ptr, v_ptr, table_ptr,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, WINDOW, SOFT_CAP,
             )  # fmt: skip
     return running_max, running_sum, acc
