@@ -9,8 +9,7 @@ import gc
 import itertools
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -154,8 +153,11 @@ def simulate(
         tracers = trace_replicas(simulator, args.trace, **facts)
     jobs = read_jobs(args.requests) if args.requests else load.jobs(args.num_requests, case.arrivals(args), args.seed)
     began, cpu = time.perf_counter(), time.process_time()
-    with _no_collector():
+    gc.disable()  # nothing here is in a cycle, and a pass over all that lives takes longer the more of it there is
+    try:
         seconds = simulator.run(jobs, on_progress)
+    finally:
+        gc.enable()
     took, cpu = time.perf_counter() - began, time.process_time() - cpu
     for tracer in tracers:
         tracer.close()
@@ -177,18 +179,6 @@ def simulate(
         "faster": seconds / took,
         "faster_cpu": seconds / max(cpu, 1e-9),
     }
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Nothing here is in a cycle, and a pass over all that lives takes longer the more of it there is."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _progress(tick: Callable[[str], None], name: str, num_requests: int) -> Callable[[int], None]:
