@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from folovllm.serving.openai.protocol import Body, ChatRequest, Function, FunctionName, Listed
+from folovllm.serving.openai.protocol import Body, ChatRequest, Listed
 
 
 class ContentPart(Body):
@@ -93,12 +93,17 @@ class Text(Body):
     format: Format | None = None
 
 
-class FunctionTool(Function):
+class FunctionTool(Body):
     type: Literal["function"]
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
-class NamedFunction(FunctionName):
+class NamedFunction(Body):
     type: Literal["function"]
+    name: str
 
 
 class ResponsesRequest(Body):
