@@ -78,7 +78,8 @@ def _run(module: Any, args: argparse.Namespace) -> int:
     prepare(args)
     report = module.run(args)
     status = show(args, report)
-    report.check_files()
+    for writer in report.traces:
+        writer.check_whole()
     return status
 
 

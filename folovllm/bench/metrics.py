@@ -74,9 +74,9 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
-def percentiles_ms(name: str, seconds: Sequence[float], percents: Sequence[float] = PERCENTILES) -> Row:
+def percentiles_ms(name: str, seconds: Sequence[float]) -> Row:
     """{"ttft_p50_ms": …, …}; None where there is no value."""
-    return {f"{name}_p{p:g}_ms": percentile(seconds, p) * 1e3 if seconds else None for p in percents}
+    return {f"{name}_p{p:g}_ms": percentile(seconds, p) * 1e3 if seconds else None for p in PERCENTILES}
 
 
 def load_row(answers: Sequence[RequestTimes], seconds: float, goals: Mapping[str, float]) -> Row:

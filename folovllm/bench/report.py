@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from folovllm.tracing.writer import TraceWriter
+
 Row = dict[str, Any]
 Samples = Mapping[str, Sequence[float]]
 """Of one row: the column -> what each round measured, in the column's unit, in order."""
@@ -57,6 +59,8 @@ class Report:
     """A word in a cell -> its colour."""
     seed: int | None = None
     other_load: OtherLoad | None = None
+    traces: Sequence[TraceWriter] = ()
+    """Written beside the result; whether all of them are whole is asked once that was shown."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -80,9 +84,6 @@ class Report:
         ]
         kept = [{key: values for key, values in samples.items() if key in columns} for _, samples in lines]
         return cls(args.bench, title, command_line(args), columns, rows, notes, samples=kept, **more)
-
-    def check_files(self) -> None:
-        """Raises ValueError: something that was written beside the result is incomplete. Asked once it was shown."""
 
     def as_dict(self) -> dict[str, Any]:
         """Every benchmark's JSON has these keys. `samples` and `spread` hold a dict for each row."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,8 +111,3 @@ def run_rounds(
         settle = SETTLE if len(plays) > 1 else 0.0
         runs = take_turns(plays, rounds, tick, before_each=lambda first: probe.measure(warm_up=first), settle=settle)
     return Rounds(contestants, runs, missing, probe, ModelCost.of_engine(ours.engine))
-
-
-def median(values: Sequence[float | None]) -> float | None:
-    """None where one of them is."""
-    return None if None in values or not values else statistics.median(values)  # type: ignore[type-var]

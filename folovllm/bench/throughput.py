@@ -15,7 +15,7 @@ import statistics
 from folovllm.bench.contestant import PeerSetup, Run, Work, add_peers, check_peers
 from folovllm.bench.options import add_common, add_lengths, add_model, at_least, source
 from folovllm.bench.report import Report, medians
-from folovllm.bench.rounds import Rounds, median, run_rounds
+from folovllm.bench.rounds import Rounds, run_rounds
 from folovllm.bench.workload import random_prompts, vocab_size
 from folovllm.config import CacheConfig
 from folovllm.entrypoints.cli.parser import HELP
@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> Report:
     ours["bandwidth_gb_per_s"] = found.probe.bandwidth / 1e9
     if found.from_memory:
         weights = found.cost.weights_read(count) / found.probe.bandwidth
-        ours["roofline"] = median([weights * sum(not s.prefill for s in r) / r.decode_seconds for r in found.runs[0]])
+        shares = (weights * sum(not step.prefill for step in run) / run.decode_seconds for run in found.runs[0])
+        ours["roofline"] = statistics.median(shares)
     for facts, measured in lines[1:]:
         facts["speedup"] = statistics.median(measured["seconds"]) / statistics.median(lines[0][1]["seconds"])
     return Report.of(args, f"Throughput, {model.label}", COLUMNS, lines, _notes(args, found))

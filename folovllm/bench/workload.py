@@ -8,7 +8,6 @@ vLLM: benchmarks/datasets/
 from __future__ import annotations
 
 import random
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -88,38 +87,6 @@ def random_prompts(lengths: Sequence[int], vocab_size: int, seed: int | str = 0)
     """Uniform token ids, a prompt of each length."""
     rng = random.Random(seed)
     return [[rng.randrange(vocab_size) for _ in range(length)] for length in lengths]
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Tokens of each request's prompt and output: the same in every round and for every contestant."""
-
-    prompts: list[int]
-    outputs: list[int]
-
-    @classmethod
-    def uniform(cls, count: int, prompt: tuple[int, int], output: tuple[int, int], seed: int = 0) -> Lengths:
-        """Drawn between the two ends, both included. Raises ValueError: no request, or no 1 <= MIN <= MAX."""
-        if count < 1:
-            raise ValueError(f"requests must be at least 1, got {count}")
-        for name, (low, high) in (("prompt-len", prompt), ("output-len", output)):
-            if not 1 <= low <= high:
-                raise ValueError(f"{name} must be two numbers, 1 <= MIN <= MAX, got {low} and {high}")
-        rng = random.Random(seed)
-        pairs = [(rng.randint(*prompt), rng.randint(*output)) for _ in range(count)]
-        return cls([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-
-    @property
-    def longest(self) -> int:
-        """The longest request: what max_model_len must at least be."""
-        return max(prompt + output for prompt, output in zip(self.prompts, self.outputs, strict=True))
-
-    def describe(self) -> str:
-        prompts, outputs = (
-            f"{min(values)} to {max(values)} tokens (mean {statistics.mean(values):.1f})"
-            for values in (self.prompts, self.outputs)
-        )
-        return f"{len(self.prompts)} requests at once: prompts of {prompts}, outputs of {outputs}"
 
 
 @contextmanager

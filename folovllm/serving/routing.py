@@ -23,28 +23,20 @@ from hashlib import sha256
 
 from folovllm.core.block_hash import HashChain
 from folovllm.request import SequenceData
-from folovllm.utils.checks import check_int, check_str, wrong
+from folovllm.utils.checks import check_str, wrong
 
 DEPTH = 4
-"""Blocks at the beginning of a prompt that make its key: 64 tokens in blocks of 16."""
+"""Blocks at the beginning of a prompt that make its key, at most: 64 tokens in blocks of 16. Fewer: long common
+beginnings are one key and crowd together. More: a chat's second turn may have another key than its first."""
 MARGIN = 8
 """Requests that a replica may have more than the least busy one, and still be chosen for its cache."""
 
 
 class Router(ABC):
-    """A rule, and the replicas that it chooses from, by name.
+    """A rule, and the replicas that it chooses from, by name: they join and leave."""
 
-    Args:
-        replicas: names, each once; others may join and leave later.
-
-    Raises:
-        ValueError: a name is no string, or is there already.
-    """
-
-    def __init__(self, replicas: Sequence[str] = ()) -> None:
+    def __init__(self) -> None:
         self._replicas: list[str] = []
-        for replica in replicas:
-            self.add_replica(replica)
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -52,6 +44,7 @@ class Router(ABC):
         return tuple(self._replicas)
 
     def add_replica(self, replica: str) -> None:
+        """Raises ValueError: the name is no string, or is there already."""
         check_str("replica", replica)
         if replica in self._replicas:
             raise wrong("replica", "be a new name", replica, f"there are {', '.join(self._replicas)}")
@@ -87,8 +80,8 @@ class Router(ABC):
 class RoundRobin(Router):
     """Each in its turn; prompts and loads do not matter."""
 
-    def __init__(self, replicas: Sequence[str] = ()) -> None:
-        super().__init__(replicas)
+    def __init__(self) -> None:
+        super().__init__()
         self._next = 0
 
     def remove_replica(self, replica: str) -> None:
@@ -111,25 +104,19 @@ class LeastLoaded(Router):
 
 class PrefixAffinity(Router):
     """Where the same beginning went before, as long as that replica has no more than `margin` requests above the least
-    busy one; else the next in this beginning's order. A prompt without a full block goes to the least busy.
+    busy one; else the next in this beginning's order. A prompt without a full block goes to the least busy."""
 
-    Args:
-        depth: how many blocks make the key, at most. Fewer: long common beginnings are one key and crowd together.
-            More: a chat's second turn may have another key than its first.
-    """
-
-    def __init__(self, replicas: Sequence[str] = (), *, depth: int = DEPTH, margin: float = MARGIN) -> None:
-        check_int("depth", depth, 1)
+    def __init__(self, margin: float = MARGIN) -> None:
         if not margin >= 0:
             raise wrong("margin", "be non-negative", margin)
-        super().__init__(replicas)
-        self.depth, self.margin = depth, margin
+        super().__init__()
+        self.margin = margin
 
     def _choose(self, prefix_hashes: Sequence[bytes], loads: Mapping[str, float]) -> str:
         if not prefix_hashes:
             return min(self._replicas, key=loads.__getitem__)
         most = min(loads[replica] for replica in self._replicas) + self.margin
-        key = prefix_hashes[: self.depth][-1]
+        key = prefix_hashes[:DEPTH][-1]
         return min((one for one in self._replicas if loads[one] <= most), key=lambda one: _place(key, one))
 
 
@@ -138,11 +125,9 @@ def _place(key: bytes, replica: str) -> bytes:
     return sha256(key + replica.encode(errors="surrogatepass")).digest()
 
 
-def prefix_hashes(
-    token_ids: Sequence[int], block_size: int, cache_salt: str | None = None, depth: int = DEPTH
-) -> list[bytes]:
-    """Of the first full blocks of a prompt, at most `depth`: the same as the engine's prefix cache has."""
-    count = min(depth, len(token_ids) // block_size)
+def prefix_hashes(token_ids: Sequence[int], block_size: int, cache_salt: str | None = None) -> list[bytes]:
+    """Of the first full blocks of a prompt, at most DEPTH: the same as the engine's prefix cache has."""
+    count = min(DEPTH, len(token_ids) // block_size)
     chain = HashChain(SequenceData(list(token_ids[: count * block_size])), block_size, cache_salt)
     return [chain.block_hash(place) for place in range(count)]
 

@@ -106,11 +106,9 @@ def _machine(args: argparse.Namespace) -> Machine:
     if args.device == MEASURED:
         cost, model, longest = _measure(args)
         return Machine(cost, model, "this machine", "cpu", args.dtype or "float32", longest)
-    scaled = {
-        name: None if value is None else value * 1e-6
-        for name, value in (("step_overhead", args.step_overhead_us), ("seq_overhead", args.seq_overhead_us))
-    }
-    device, shape = find_device(args.device, **scaled), ModelShape.of(args.shape_of or "llama-3.1-8b")
+    asked = {name: getattr(args, f"{name}_us") for name in ("step_overhead", "seq_overhead")}
+    overheads = {name: value * 1e-6 for name, value in asked.items() if value is not None}
+    device, shape = find_device(args.device, **overheads), ModelShape.of(args.shape_of or "llama-3.1-8b")
     dtype, count = args.dtype or "bfloat16", args.tensor_parallel_size
     cost = Roofline(device, shape, itemsize=4 if dtype == "float32" else 2, devices=count)
     name = f"{count} x {device.name}" if count > 1 else device.name

@@ -72,16 +72,15 @@ DEVICES = {
 }
 
 
-def find_device(name: str, *, step_overhead: float | None = None, seq_overhead: float | None = None) -> Device:
-    """The device of that name, with other overheads (seconds) where they are given. Raises ValueError: none has it."""
+def find_device(name: str, **overheads: float) -> Device:
+    """The device of that name, with other step_overhead and seq_overhead where they are given, in seconds.
+
+    Raises:
+        ValueError: no device has the name, or an overhead is negative.
+    """
     if name.lower() not in DEVICES:
         raise wrong("device", f"be one of {', '.join(DEVICES)} or this", name)
-    device = DEVICES[name.lower()]
-    for field, value in (("step_overhead", step_overhead), ("seq_overhead", seq_overhead)):
-        if value is not None and not 0 <= value < float("inf"):
+    for field, value in overheads.items():
+        if not 0 <= value < float("inf"):
             raise wrong(field, "be non-negative seconds", value)
-    return replace(
-        device,
-        step_overhead=device.step_overhead if step_overhead is None else step_overhead,
-        seq_overhead=device.seq_overhead if seq_overhead is None else seq_overhead,
-    )
+    return replace(DEVICES[name.lower()], **overheads)  # type: ignore[arg-type]

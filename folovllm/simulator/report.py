@@ -9,8 +9,7 @@ import gc
 import itertools
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,18 +94,7 @@ def cases(args: Namespace) -> list[Case]:
     return [Case(**dict(zip(used, values, strict=True))) for values in itertools.product(*used.values())]
 
 
-@dataclass
-class SimulationReport(Report):
-    """And the traces that were written, one for each replica."""
-
-    traces: Sequence[TraceWriter] = ()
-
-    def check_files(self) -> None:
-        for writer in self.traces:
-            writer.check_whole()
-
-
-def run(machine: Machine, load: Load, args: Namespace, *, command: str) -> SimulationReport:
+def run(machine: Machine, load: Load, args: Namespace, *, command: str) -> Report:
     """`args`: as command.py has them. Raises ValueError: a wrong setting, or a trace of more than one simulation."""
     all_cases, goals = cases(args), parse_goals(args.goodput)
     if args.trace is not None and len(all_cases) > 1:
@@ -137,7 +125,7 @@ def run(machine: Machine, load: Load, args: Namespace, *, command: str) -> Simul
     replicas = f"{args.replicas} replicas of " if args.replicas > 1 else ""
     title = f"{replicas}{machine.model} on {machine.device}: {asked}"
     columns = list(rows[0])
-    return SimulationReport("simulate", title, command, columns, rows, notes, seed=args.seed, traces=writers)
+    return Report("simulate", title, command, columns, rows, notes, seed=args.seed, traces=writers)
 
 
 def simulate(
@@ -165,8 +153,11 @@ def simulate(
         tracers = trace_replicas(simulator, args.trace, **facts)
     jobs = read_jobs(args.requests) if args.requests else load.jobs(args.num_requests, case.arrivals(args), args.seed)
     began, cpu = time.perf_counter(), time.process_time()
-    with _no_collector():
+    gc.disable()  # nothing here is in a cycle, and a pass over all that lives takes longer the more of it there is
+    try:
         seconds = simulator.run(jobs, on_progress)
+    finally:
+        gc.enable()
     took, cpu = time.perf_counter() - began, time.process_time() - cpu
     for tracer in tracers:
         tracer.close()
@@ -188,18 +179,6 @@ def simulate(
         "faster": seconds / took,
         "faster_cpu": seconds / max(cpu, 1e-9),
     }
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Nothing here is in a cycle, and a pass over all that lives takes longer the more of it there is."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _progress(tick: Callable[[str], None], name: str, num_requests: int) -> Callable[[int], None]:

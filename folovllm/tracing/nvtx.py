@@ -11,9 +11,11 @@ vLLM: utils/nvtx_pytorch_hooks.py
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from folovllm.tracing.observer import PartObserver
+from folovllm.core.observer import EngineObserver
+from folovllm.core.scheduler_output import Drafts, SchedulerOutput
 
 
 def attach_nvtx(engine: Any) -> NvtxRanges:
@@ -27,6 +29,37 @@ def attach_nvtx(engine: Any) -> NvtxRanges:
     ranges = NvtxRanges()
     engine.observers.append(ranges)
     return ranges
+
+
+class PartObserver(EngineObserver):
+    """For an observer that times the parts of a step: part_began() is called as a step and each of them begins: step,
+    schedule, launch, wait, update, output; "": it is over."""
+
+    def part_began(self, part: str) -> None: ...
+
+    def step_began(self) -> None:
+        self.part_began("step")
+
+    def scheduling(self) -> None:
+        self.part_began("schedule")
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        self.part_began("launch")
+
+    def launched(self) -> None:
+        self.part_began("wait")
+
+    def updating(self, output: SchedulerOutput) -> None:
+        self.part_began("update")
+
+    def updated(self, output: SchedulerOutput, token_ids: Iterable[int | None], drafts: Drafts) -> None:
+        self.part_began("output")
+
+    def step_ended(self, outputs: list[Any]) -> None:
+        self.part_began("")
+
+    def started_over(self) -> None:
+        self.part_began("")
 
 
 class NvtxRanges(PartObserver):

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from folovllm.bench.workload import Lengths
 from milestones.bench.long_prompt import LongPrompt
 from milestones.bench.play import start_workers
-from milestones.bench.workloads import Decode, Requests, SharedPrefix, Workload
+from milestones.bench.workloads import Decode, Lengths, Requests, SharedPrefix, Workload
 from milestones.chain import Course
 from milestones.sources import working_tree
 from milestones.spec import Milestone, MilestoneError

@@ -8,6 +8,7 @@ shared-prefix   one request after another whose prompts begin alike, and the sam
 
 from __future__ import annotations
 
+import random
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from folovllm.bench.workload import Lengths, random_prompts
+from folovllm.bench.workload import random_prompts
 from milestones.bench.play import LEAST_AGREEMENT, Played, Wave, agreement, check_agreement, play
 from milestones.bench.worker_process import WorkerProcess
 from milestones.spec import MilestoneError
@@ -24,6 +25,38 @@ Row = dict[str, Any]
 Tick = Callable[[str], None]
 Rounds = list[list[Played]]
 WARM_UP_TOKENS, WARM_UP_STEPS = 4, 4
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of each request's prompt and output: the same in every round and for every contestant."""
+
+    prompts: list[int]
+    outputs: list[int]
+
+    @classmethod
+    def uniform(cls, count: int, prompt: tuple[int, int], output: tuple[int, int], seed: int = 0) -> Lengths:
+        """Drawn between the two ends, both included. Raises ValueError: no request, or no 1 <= MIN <= MAX."""
+        if count < 1:
+            raise ValueError(f"requests must be at least 1, got {count}")
+        for name, (low, high) in (("prompt-len", prompt), ("output-len", output)):
+            if not 1 <= low <= high:
+                raise ValueError(f"{name} must be two numbers, 1 <= MIN <= MAX, got {low} and {high}")
+        rng = random.Random(seed)
+        pairs = [(rng.randint(*prompt), rng.randint(*output)) for _ in range(count)]
+        return cls([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+    @property
+    def longest(self) -> int:
+        """The longest request: what max_model_len must at least be."""
+        return max(prompt + output for prompt, output in zip(self.prompts, self.outputs, strict=True))
+
+    def describe(self) -> str:
+        prompts, outputs = (
+            f"{min(values)} to {max(values)} tokens (mean {statistics.mean(values):.1f})"
+            for values in (self.prompts, self.outputs)
+        )
+        return f"{len(self.prompts)} requests at once: prompts of {prompts}, outputs of {outputs}"
 
 
 @dataclass

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,8 +53,14 @@ def running(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = make_server(app)
         server.config.app = LateAnswers(app)
-        with server.in_thread(listener):
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            wait_for(lambda: server.started or not thread.is_alive())
             yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", app, llm, server)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from folovllm.core.block_hash import HashChain
 from folovllm.request import SequenceData
-from folovllm.serving.routing import ROUTERS, LeastLoaded, PrefixAffinity, RoundRobin, prefix_hashes
+from folovllm.serving.routing import DEPTH, ROUTERS, LeastLoaded, PrefixAffinity, RoundRobin, Router, prefix_hashes
 
 NAMES = ["a", "b", "c", "d"]
 IDLE = dict.fromkeys(NAMES, 0)
@@ -16,13 +16,19 @@ loads = st.fixed_dictionaries({name: st.integers(0, 40) for name in NAMES})
 keys = st.binary(min_size=32, max_size=32)
 
 
+def among(names: list[str], router: Router) -> Router:
+    for name in names:
+        router.add_replica(name)
+    return router
+
+
 def test_round_robin_gives_each_its_turn():
-    router = RoundRobin(NAMES)
+    router = among(NAMES, RoundRobin())
     assert [router.choose([], IDLE) for _ in range(6)] == ["a", "b", "c", "d", "a", "b"]
 
 
 def test_round_robin_keeps_its_turn_when_one_leaves():
-    router = RoundRobin(NAMES)
+    router = among(NAMES, RoundRobin())
     assert [router.choose([], IDLE) for _ in range(2)] == ["a", "b"]
     router.remove_replica("a")
     assert [router.choose([], IDLE) for _ in range(3)] == ["c", "d", "b"]
@@ -30,22 +36,23 @@ def test_round_robin_keeps_its_turn_when_one_leaves():
 
 @given(loads)
 def test_least_loaded_takes_none_that_another_undercuts(loads):
-    assert loads[LeastLoaded(NAMES).choose([], loads)] == min(loads.values())
+    assert loads[among(NAMES, LeastLoaded()).choose([], loads)] == min(loads.values())
 
 
 @given(keys, loads, st.integers(0, 20))
 def test_affinity_never_exceeds_its_margin(key, loads, margin):
-    assert loads[PrefixAffinity(NAMES, margin=margin).choose([key], loads)] <= min(loads.values()) + margin
+    assert loads[among(NAMES, PrefixAffinity(margin)).choose([key], loads)] <= min(loads.values()) + margin
 
 
 @given(keys)
 def test_affinity_is_the_same_in_every_router(key):
-    assert PrefixAffinity(NAMES).choose([key], IDLE) == PrefixAffinity(NAMES[::-1]).choose([key], IDLE)
+    one, other = among(NAMES, PrefixAffinity()), among(NAMES[::-1], PrefixAffinity())
+    assert one.choose([key], IDLE) == other.choose([key], IDLE)
 
 
 @given(keys)
 def test_only_the_keys_of_a_replica_that_leaves_move(key):
-    router = PrefixAffinity(NAMES)
+    router = among(NAMES, PrefixAffinity())
     before = router.choose([key], IDLE)
     router.remove_replica("b")
     assert before == "b" or router.choose([key], IDLE) == before
@@ -53,20 +60,20 @@ def test_only_the_keys_of_a_replica_that_leaves_move(key):
 
 @given(keys)
 def test_a_replica_that_joins_takes_keys_and_moves_no_other(key):
-    router = PrefixAffinity(NAMES)
+    router = among(NAMES, PrefixAffinity())
     before = router.choose([key], IDLE)
     router.add_replica("e")
     assert router.choose([key], {**IDLE, "e": 0}) in (before, "e")
 
 
 def test_keys_spread_over_all_replicas():
-    router = PrefixAffinity(NAMES)
+    router = among(NAMES, PrefixAffinity())
     chosen = [router.choose([bytes([number] * 32)], IDLE) for number in range(200)]
     assert all(25 <= chosen.count(name) <= 75 for name in NAMES)
 
 
 def test_overflow_of_one_key_goes_to_one_other_replica():
-    router = PrefixAffinity(NAMES, margin=2)
+    router = among(NAMES, PrefixAffinity(margin=2))
     key = bytes(32)
     home = router.choose([key], IDLE)
     seconds = {router.choose([key], {**IDLE, home: crowd}) for crowd in range(3, 20)}
@@ -75,13 +82,13 @@ def test_overflow_of_one_key_goes_to_one_other_replica():
 
 
 def test_the_first_blocks_alone_decide():
-    router = PrefixAffinity(NAMES, depth=2)
-    hashes = [bytes([number] * 32) for number in range(5)]
-    assert router.choose(hashes, IDLE) == router.choose(hashes[:2], IDLE)
+    router = among(NAMES, PrefixAffinity())
+    hashes = [bytes([number] * 32) for number in range(DEPTH + 3)]
+    assert router.choose(hashes, IDLE) == router.choose(hashes[:DEPTH], IDLE)
 
 
 def test_a_prompt_without_a_full_block_goes_to_the_least_busy():
-    assert PrefixAffinity(NAMES).choose([], {**IDLE, "a": 1, "b": 1}) == "c"
+    assert among(NAMES, PrefixAffinity()).choose([], {**IDLE, "a": 1, "b": 1}) == "c"
 
 
 def test_prefix_hashes_are_those_of_the_cache():
@@ -99,15 +106,14 @@ def test_no_replica_is_one_clear_error(kind):
 @pytest.mark.parametrize("kind", ROUTERS)
 def test_a_missing_load_is_named(kind):
     with pytest.raises(ValueError, match="loads must have a number for each replica, b too"):
-        ROUTERS[kind](["a", "b"]).choose([], {"a": 1})
+        among(["a", "b"], ROUTERS[kind]()).choose([], {"a": 1})
 
 
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: RoundRobin(["a", "a"]), "replica must be a new name, got 'a'"),
-        (lambda: RoundRobin(["a"]).remove_replica("b"), "replica must be one of a, got 'b'"),
-        (lambda: PrefixAffinity(depth=0), "depth must be positive"),
+        (lambda: among(["a", "a"], RoundRobin()), "replica must be a new name, got 'a'"),
+        (lambda: among(["a"], RoundRobin()).remove_replica("b"), "replica must be one of a, got 'b'"),
         (lambda: PrefixAffinity(margin=-1), "margin must be non-negative"),
     ],
 )

@@ -31,7 +31,7 @@ from folovllm.bench.workload import BenchModel, progress_bar, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts, choose_parts
-from folovllm.tracing.observer import PartObserver
+from folovllm.tracing.nvtx import PartObserver
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner import ModelRunner
 from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch

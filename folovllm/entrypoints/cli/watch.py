@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import IO, Any
 
 from rich.console import Console, Group, RenderableType
@@ -38,8 +37,8 @@ LEGEND = f"{OWNED} of one sequence  {SHARED} shared  {FINDABLE} free, can be fou
 class Watcher:
     """Looks at engines within a block: `with Watcher() as watcher: watcher.look_at(engine)`"""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._shown_at = clock, float("-inf")
+    def __init__(self) -> None:
+        self._shown_at = float("-inf")
         self._texts: dict[str, str] = {}  # by request, the newest last
         self._top = 1  # no block beyond it was ever used
         self._live: Live | None = None
@@ -81,7 +80,7 @@ class Watcher:
             self._texts[output.request_id] = self._newest_text(output)
         while len(self._texts) > TEXT_ROWS:
             del self._texts[next(iter(self._texts))]
-        now = self._clock()
+        now = time.monotonic()
         line = self._live is None
         if now - self._shown_at < (LINE_SECONDS if line else LIVE_SECONDS):
             if line:

@@ -12,8 +12,7 @@ import gc
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import cast
 
@@ -80,31 +79,10 @@ class DrainingServer(uvicorn.Server):
         """is_alone: the process is the server's, and may be ended with it."""
         self.gate = app.state.serving.gate
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._has_begun = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        self._has_begun.set()
-
-    @contextmanager
-    def in_thread(self, listener: socket.socket) -> Iterator[None]:
-        """It answers, in a thread, until the end of the block."""
-
-        def run() -> None:
-            try:
-                self.run(sockets=[listener])
-            finally:
-                self._has_begun.set()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            self._has_begun.wait()
-            yield
-        finally:
-            self.should_exit = True
-            thread.join()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not uvicorn's own: it would raise the signal anew at the end, and an orderly end is no failure.
