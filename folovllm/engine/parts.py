@@ -82,11 +82,7 @@ def choose_parts(
     return Parts(
         backend=backend,
         ops=select_ops(
-            dtype,
-            device,
-            one_by_one=eager,
-            invariant=invariant,
-            scheme=scheme,
+            dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme,
             drafts=config.speculative_config is not None,
         ),
         cache_dtype=kv_dtype,
@@ -94,7 +90,7 @@ def choose_parts(
         runner=ModelRunner,
         graphs=records and backend.supports_cuda_graphs,
         draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,
-    )
+    )  # fmt: skip
 
 
 def select_ops(
