@@ -1,7 +1,7 @@
 """How a GPU's programs share a product with codes: tiles of the result, and splits of the columns.
 
     few rows     the lines of a weight are dealt out to several programs where its outputs keep less than half of
-                 the multiprocessors reading
+                 the multiprocessors reading, or less than all of them for many lines
     many rows    larger tiles, and nothing is split
     invariant    one tile for all, and nothing is split: a row's bits depend on the row alone
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from folovllm.attention.splits import SMS
 
-FEWEST_LINES = 2  # of a split
+FEWEST_LINES, MANY_LINES = 2, 8  # of a split
 MOST_SPLITS = 8
 
 
@@ -57,6 +57,9 @@ def choose_plan(
     splits = 1
     if not invariant and num_rows <= MOST_ROWS[2]:
         programs = -(-outs // tile_outs)
-        while splits < MOST_SPLITS and 4 * splits * programs <= SMS and 2 * splits * FEWEST_LINES <= lines:
+        while splits < MOST_SPLITS and 2 * splits * programs <= SMS:
+            halves = 4 * splits * programs <= SMS
+            if 2 * splits * (FEWEST_LINES if halves else MANY_LINES) > lines or not (halves or few):
+                break
             splits *= 2
     return Plan(tile_rows, tile_outs, splits, warps, stages)
