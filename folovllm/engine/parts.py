@@ -81,7 +81,14 @@ def choose_parts(
     records = device.type == "cuda" and not eager and (scheme is None or not has_experts)
     return Parts(
         backend=backend,
-        ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme),
+        ops=select_ops(
+            dtype,
+            device,
+            one_by_one=eager,
+            invariant=invariant,
+            scheme=scheme,
+            drafts=config.speculative_config is not None,
+        ),
         cache_dtype=kv_dtype,
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
         runner=ModelRunner,
@@ -91,9 +98,10 @@ def choose_parts(
 
 
 def select_ops(
-    dtype: torch.dtype, device: torch.device, *, one_by_one: bool, invariant: bool, scheme: QuantScheme | None = None
-) -> LayerOps:
-    """What computes the layers of a model with weights of `dtype`, or quantised ones."""
+    dtype: torch.dtype, device: torch.device, *, one_by_one: bool, invariant: bool, scheme: QuantScheme | None = None,
+    drafts: bool = False,
+) -> LayerOps:  # fmt: skip
+    """What computes the layers of a model with weights of `dtype`, or quantised ones. drafts: it verifies some."""
     has_triton = device.type == "cuda" and kernels_unavailable_reason(device) is None
 
     def linear(plain: LinearMethod, method: Callable[[QuantScheme, str], QuantizedLinear]) -> LinearMethod:
@@ -118,7 +126,7 @@ def select_ops(
 
         experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
         plain = invariant_products() if invariant else PLAIN
-        fused = triton_ops(linear(plain, partial(gpu_method, invariant=invariant)), experts)
+        fused = triton_ops(linear(plain, partial(gpu_method, invariant=invariant)), experts, fuses_decode=not drafts)
         if scheme is None and not invariant:
             from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
 

@@ -24,7 +24,7 @@ vLLM: its layers choose between forward_native and forward_cuda (model_executor/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,9 +42,13 @@ from folovllm.layers.ops import LayerOps
 from folovllm.layers.rotary import Rotary
 
 
+@dataclass
 class TritonOps(LayerOps):
     """Calls the parts of a layer itself, since K and V go into the cache with their rotation. So a hook on a whole
     layer or on its attention sees nothing, as in a CUDA graph."""
+
+    fuses_decode: bool = True
+    """False: a batch of single queries may be a sequence's drafts, which read keys that the others store."""
 
     def run_layers(
         self, layers: Iterable[Any], norm: RMSNorm, x: torch.Tensor, rotary: Rotary, metadata: Any
@@ -65,6 +69,7 @@ class TritonOps(LayerOps):
                 continue
             q, step = backend.one_token(layer.attn.kv_cache, decoder.norm.weight.dtype)
             qkv, rotary = q.new_zeros(1, layer.qkv_proj.out_features), decoder.rotary(step.slot_mapping)
+            self.attend(layer, qkv, rotary, replace(step, max_query_len=2))  # as a prompt
             for num_blocks in (1, 64, 1024):  # room for a tile of keys, for a few, and for many
                 tables = step.block_tables.new_zeros(1, num_blocks)
                 self.attend(layer, qkv, rotary, replace(step, block_tables=tables))
@@ -78,7 +83,7 @@ class TritonOps(LayerOps):
             q, k, v = self.norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads)
             return layer.attn(q, k, v, metadata).flatten(1)  # type: ignore[no-any-return]
         metadata = metadata.of_group(layer.attn.group)
-        if metadata.max_query_len == 1 and backend.supports_fused_decode:
+        if self.fuses_decode and metadata.max_query_len == 1 and backend.supports_fused_decode:
             weight, eps = (None, 0.0) if layer.qk_norm is None else (layer.qk_norm.weight, layer.qk_norm.eps)
             fused = Fused(weight, eps, *rotary, metadata.slot_mapping)
             return backend.fused_decode(heads[:, :num_heads], cache, metadata, fused).flatten(1)  # type: ignore[no-any-return]
@@ -110,5 +115,7 @@ class StackedExperts(Experts):
         return grouped_mlps(x, self.gate_up, self.down, groups, routing, invariant=self.invariant)
 
 
-def triton_ops(linear: LinearMethod = PLAIN, experts: Callable[..., Experts] = StackedExperts) -> LayerOps:
-    return TritonOps(linear, rms_norm, norm_rotary, silu_mul, experts=experts)
+def triton_ops(
+    linear: LinearMethod = PLAIN, experts: Callable[..., Experts] = StackedExperts, *, fuses_decode: bool = True
+) -> LayerOps:
+    return TritonOps(linear, rms_norm, norm_rotary, silu_mul, experts=experts, fuses_decode=fuses_decode)

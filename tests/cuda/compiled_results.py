@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from folovllm.attention.backend import NO_EXTRAS, AttentionExtras
 from folovllm.attention.backends.fp8 import FP8, to_bytes
 from folovllm.attention.backends.int8 import codes_of, scales_of
-from folovllm.attention.kernels.paged_decode import paged_decode
+from folovllm.attention.kernels.paged_decode import Fused, paged_decode
 from folovllm.attention.kernels.paged_prefill import paged_prefill
 from folovllm.attention.kernels.store_kv_fp8 import store_kv_fp8
 from folovllm.attention.kernels.store_kv_int8 import store_kv_int8
@@ -66,25 +67,32 @@ class Paged:
         cache.flatten(1, 2)[:, self.slots] = self.kv
         return cache
 
-    def expected(self, kv: Tensor | None = None) -> Tensor:
+    def expected(self, kv: Tensor | None = None, extras: AttentionExtras = NO_EXTRAS) -> Tensor:
         kv, out, first = (self.kv if kv is None else kv).double(), [], 0
+        cap, window = extras.logits_soft_cap, extras.sliding_window
         kv = kv.repeat_interleave(self.q.shape[1] // kv.shape[2], 2)
         for queries, count, length in zip(
             self.q.double().split(self.counts), self.counts, self.lens.tolist(), strict=True
         ):
             keys, values = kv[:, first : first + length]
             sees = torch.arange(length)[None] <= (length - count + torch.arange(count))[:, None]
+            if window is not None:
+                sees &= torch.arange(length)[None] > (length - count + torch.arange(count))[:, None] - window
             scores = torch.einsum("qhd,khd->hqk", queries, keys) * self.scale
-            out.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~sees, -torch.inf).softmax(-1), values))
+            scores = (scores if cap is None else cap * (scores / cap).tanh()).masked_fill(~sees, -torch.inf)
+            if extras.sinks is not None:  # a key more, without a value
+                sinks = extras.sinks.double()[:, None, None].expand(-1, count, 1)
+                scores, values = torch.cat([scores, sinks], 2), F.pad(values, (0, 0, 0, 0, 0, 1))
+            out.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), values))
             first += length
         return torch.cat(out)
 
-    def decode(self, keys: Tensor, values: Tensor, splits: int) -> Tensor:
+    def decode(self, keys: Tensor, values: Tensor, splits: int, **extras: Any) -> Tensor:
         counters = torch.zeros(len(self.lens) * keys.shape[2], dtype=torch.int32)
         order = self.lens.argsort(descending=True).int() if max(self.counts) == 1 else None
         out = paged_decode(
             self.q, keys, values, self.tables, self.lens, self.scale, query_start_loc=self.starts, order=order,
-            num_splits=splits, counters=counters,
+            num_splits=splits, counters=counters, **extras,
         )  # fmt: skip
         assert not counters.any()
         return out
@@ -117,6 +125,50 @@ def prefills() -> Iterator[Result]:
         yield f"prefill {dtype} {head} {heads} {queries}", paged.prefill(*paged.cache()), paged.expected()
     paged = Paged(BF16, 128, 2, [40, 1, 1], [70, 22, 90])
     yield "prefill, invariant", paged.prefill(*paged.cache(), batch_invariant=True), paged.expected()
+
+
+def extras() -> Iterator[Result]:
+    """Windows, in front of which blocks are gone; a soft-cap; sinks."""
+    for window, cap, has_sinks in ((40, None, False), (None, 2.0, False), (None, None, True), (70, None, True)):
+        more = AttentionExtras(window, cap, torch.randn(4).to(BF16) if has_sinks else None)
+        for queries, splits in (([1, 1, 1], 1), ([1, 1, 1], 5), ([4, 3, 2], 5)):
+            paged = Paged(BF16, 64, 4, queries, [150, 33, 201])
+            if window is not None:
+                for table, length, count in zip(paged.tables, paged.lens, queries, strict=True):
+                    table[: max(0, int(length) - count - window + 1) // paged.block_size] = 0  # NaN
+            name = f"decode with {window} {cap} {has_sinks} {queries} {splits}"
+            yield name, paged.decode(*paged.cache(), splits, extras=more), paged.expected(extras=more)
+        for invariant in (False, True):
+            paged = Paged(BF16, 64, 4, [50, 1, 30], [150, 33, 201])
+            if window is not None:
+                for table, length, count in zip(paged.tables, paged.lens, paged.counts, strict=True):
+                    table[: max(0, int(length) - count - window + 1) // paged.block_size] = 0
+            name = f"prefill with {window} {cap} {has_sinks} {invariant}"
+            got = paged.prefill(*paged.cache(), extras=more, batch_invariant=invariant)
+            yield name, got, paged.expected(extras=more)
+
+
+def fused() -> Iterator[Result]:
+    """With norm and rotation of q and k, and k and v on their way into the cache, which one program of a sequence and
+    head reads in the same launch."""
+    for head, heads, lens, splits, has_norm in ((128, 2, [64, 17, 200], 1, True), (80, 7, [1, 129], 4, False)):
+        paged = Paged(BF16, head, heads, [1] * len(lens), lens, kv_heads=2)
+        ends = paged.lens.cumsum(0) - 1
+        angles, norm = torch.randn(len(lens), 2, head // 2), QKNorm(2 * heads, 2, head, 1e-6)
+        norm.weight = torch.nn.Parameter(torch.randn(2, head).to(BF16), requires_grad=False)
+        cos, sin = angles.unbind(1)
+        rotary = torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
+        qkv = torch.randn(len(lens), 2 * heads + 4, head).to(BF16)
+        turned = LayerOps().norm_rotary(qkv.float(), norm if has_norm else None, rotary, 2 * heads, 2)
+        cache = paged.cache()
+        cache.flatten(1, 2)[:, paged.slots[ends]] = float("nan")
+        more = Fused(norm.weight if has_norm else None, 1e-6, *rotary, paged.slots[ends])
+        paged.q = qkv[:, : 2 * heads]
+        got = paged.decode(*cache, splits, fused=more)
+        paged.q, *stored = (each.to(BF16) for each in turned)
+        paged.kv[:, ends] = torch.stack(stored)
+        yield f"fused decode {head} {splits}", got, paged.expected()
+        yield f"its K and V {head} {splits}", cache.flatten(1, 2)[:, paged.slots], paged.kv
 
 
 def caches_of_8_bits() -> Iterator[Result]:
@@ -241,7 +293,7 @@ if __name__ == "__main__":
     Launcher(seed=1).install()
     found = {}
     with torch.inference_mode():
-        for cases in (decodes, prefills, caches_of_8_bits, few, codes, small_ones, experts, draws):
+        for cases in (decodes, prefills, extras, fused, caches_of_8_bits, few, codes, small_ones, experts, draws):
             for name, got, right in cases():
                 found[name] = float((got.double() - right.double()).norm() / right.double().norm())
     json.dump(found, sys.stdout)

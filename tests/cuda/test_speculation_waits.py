@@ -148,3 +148,18 @@ def test_its_graphs_have_the_sizes_of_the_large_models_where_the_cache_cuts_sequ
         for each in (llm, LLM(str(folder), **{**LONG, **room}))
     )
     assert said == wanted
+
+
+@pytest.mark.exhaustive
+def test_drafts_in_a_graph_of_decodes_read_the_keys_of_those_before(folder: Path, fake_cuda: FakeCuda) -> None:
+    """One of four sequences has drafts, so most rows of a graph of drafts would be padding. The stand-in runs the last
+    programs first: a row must not need what another program of its kernel stores."""
+    asked, room = [GREEDY] * 4, {**SMALL, "max_num_seqs": 4, "num_kv_blocks": 16}
+    prompts = [*PROMPTS, [8, 3], [4, 4]]
+    plain = LLM(str(folder), **room).generate(prompts, asked, use_tqdm=False)
+    llm = LLM(str(folder), speculative_config={"method": "ngram", "num_speculative_tokens": 3}, **room)
+    guess_always(llm.engine, Prophet(answers_of(plain[:1]), wrong=0.0))
+    guessed = llm.generate(prompts, asked, use_tqdm=False)
+    assert [each.outputs[0].token_ids for each in guessed] == [each.outputs[0].token_ids for each in plain]
+    drafts = llm.engine.scheduler.drafts
+    assert sum(drafts.num_accepted_per_pos) == drafts.num_draft_tokens > 0

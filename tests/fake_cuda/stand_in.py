@@ -93,10 +93,15 @@ def fake_cuda_machine(
         total_bytes: memory of each device.  context_bytes: what the driver takes of it.
         prompt_graphs: whether engines record graphs for steps with prompts, for which the interpreter takes seconds.
     """
-    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.interpreter import InterpretedFunction, interpreter_builder
 
     machine = FakeCuda(numbers=numbers, total_bytes=total_bytes, num_devices=num_devices, context_bytes=context_bytes)
     thread_run, interpret = threading.Thread.run, InterpretedFunction.run
+    set_place = interpreter_builder.set_grid_idx
+
+    def from_the_last(*place: int) -> None:
+        """Programs run at the same time, so none may need what an earlier one has done."""
+        set_place(*(size - 1 - at for size, at in zip(interpreter_builder.grid_dim, place, strict=True)))
 
     def run_with_modes(thread: threading.Thread) -> None:
         with _Functions(machine), _Operators(machine):  # they are a thread's own
@@ -108,6 +113,7 @@ def fake_cuda_machine(
         (torch, "Generator", HostGenerator),
         (threading.Thread, "run", run_with_modes),
         (InterpretedFunction, "run", launcher(machine, interpret)),
+        (interpreter_builder, "set_grid_idx", from_the_last),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:

@@ -121,11 +121,13 @@ class TritonBackend(AttentionBackend):
         """norm_rotary(), write() and forward() of a step in which each sequence has one query."""
         from folovllm.attention.kernels.paged_decode import make_counters, paged_decode
 
-        keys, values = kv_cache.unbind(0)
+        out, (keys, values) = torch.empty_like(q, memory_format=torch.contiguous_format), kv_cache.unbind(0)
+        rows = len(metadata.seq_lens)  # behind them are the tokens that a small graph has more
         if self.counters is None:
             self.counters = make_counters(q.device)
-        return paged_decode(
-            q, keys, values, metadata.block_tables, metadata.seq_lens, self.scale,
-            query_start_loc=metadata.query_start_loc, order=metadata.decode_order, counters=self.counters,
-            extras=self.extras, fused=fused,
+        paged_decode(
+            q[:rows], keys, values, metadata.block_tables, metadata.seq_lens, self.scale,
+            query_start_loc=metadata.query_start_loc, order=metadata.decode_order, out=out[:rows],
+            counters=self.counters, extras=self.extras, fused=fused,
         )  # fmt: skip
+        return out

@@ -121,7 +121,7 @@ def _paged_prefill(
         first = tl.maximum(context + tl.maximum(tile * BLOCK_M - before, 0) // GROUP - WINDOW + 1, 0)
         start = first // BLOCK_N * BLOCK_N if BY_POSITION else first
     if sinks_ptr is not None:
-        sinks = load_sinks(sinks_ptr, heads, True)
+        sinks = load_sinks(sinks_ptr, heads, rows >= 0)
     _, running_sum, acc = attend_keys(
         q, start, first, end, last_seen, sinks, scale, k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
         tables_ptr + seq * stride_table, stride_kb, stride_kt, stride_vb, stride_vt,

@@ -129,8 +129,8 @@ def load_scales(ptr, blocks, offsets, exists, stride_b, BLOCK_SIZE: tl.constexpr
 
 @triton.jit
 def load_sinks(sinks_ptr, heads, counts):
-    """Of rows' heads, in the unit of the scores; LOWEST where they do not count here."""
-    sinks = tl.load(sinks_ptr + heads).to(tl.float32) * LOG2E_OF_SCORES
+    """Of rows' heads, in the unit of the scores; LOWEST where they do not count here: such a head need not exist."""
+    sinks = tl.load(sinks_ptr + heads, mask=counts, other=0.0).to(tl.float32) * LOG2E_OF_SCORES
     return tl.where(counts, tl.maximum(sinks, LOWEST), LOWEST)
 
 

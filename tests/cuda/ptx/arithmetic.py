@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,10 +45,13 @@ def each(compute: Callable[..., Array]) -> Callable[[Block, Instruction], None]:
     """An instruction of which all operands and the result are of its last kind: two numbers of 16 bits, too."""
 
     def run(block: Block, its: Instruction) -> None:
-        if "NaN" in its.kinds:
+        if {"NaN", "f32"} & {*its.kinds[:-1]}:
             raise RefusedError("not known")
         kind, (to, *operands) = its.kinds[-1], its.operands
-        if kind.endswith("x2"):
+        if kind == "f32x2":
+            pairs = compute(*(block.value(name, U64).copy().view(F32) for name in operands)).astype(F32)
+            block.set(to, pairs.view(U64))
+        elif kind.endswith("x2"):
             half, words = HALVES[kind[:-2]], [block.value(name, U32) for name in operands]
             low, high = (
                 half.narrow(compute(*(half.widen((word >> shift & 0xFFFF).astype(U16)) for word in words)))
@@ -89,12 +93,22 @@ def _quotient(x: Array, y: Array) -> Array:
     return np.array([int(p / q) if q else 0 for p, q in zip(x.tolist(), y.tolist(), strict=True)], x.dtype)
 
 
-def _fused(x: Array, y: Array, z: Array) -> Array:
-    return x.astype(F64) * y.astype(F64) + z.astype(F64)
+def fused(block: Block, its: Instruction) -> None:
+    """fma. Factors of 16 bits may have a sum in float32."""
+
+    def compute(x: Array, y: Array, z: Array) -> Array:
+        return x.astype(F64) * y.astype(F64) + z.astype(F64)
+
+    if its.kinds[-2:] in (("f32", "bf16"), ("f32", "f16")):
+        to, x, y, z = its.operands
+        factors = (_read(block, name, its.kinds[-1]) for name in (x, y))
+        block.set(to, compute(*factors, block.value(z, F32)).astype(F32))
+    else:
+        each(compute)(block, its)
 
 
-def _extreme(of_floats: Any, of_others: Any) -> Callable[[Array, Array], Array]:
-    return lambda x, y: (of_floats if x.dtype.kind == "f" else of_others)(x, y)
+def _extreme(of_floats: Any, of_others: Any) -> Callable[..., Array]:
+    return lambda *several: reduce(of_floats if several[0].dtype.kind == "f" else of_others, several)
 
 
 def shift(block: Block, its: Instruction) -> None:
@@ -187,7 +201,7 @@ def _to_whole(numbers: Array, dtype: np.dtype[Any], kinds: tuple[str, ...]) -> A
 
 ARITHMETIC: dict[str, Callable[[Block, Instruction], None]] = {
     "add": each(np.add), "sub": each(np.subtract), "neg": each(np.negative), "abs": each(np.abs), "mul": multiply,
-    "mad": multiply, "fma": each(_fused), "div": each(_quotient), "min": each(_extreme(np.fmin, np.minimum)),
+    "mad": multiply, "fma": fused, "div": each(_quotient), "min": each(_extreme(np.fmin, np.minimum)),
     "max": each(_extreme(np.fmax, np.maximum)), "ex2": each(np.exp2), "lg2": each(np.log2), "sqrt": each(np.sqrt),
     "rsqrt": each(lambda x: 1 / np.sqrt(x)), "rcp": each(np.reciprocal), "and": each(np.bitwise_and),
     "or": each(np.bitwise_or), "xor": each(np.bitwise_xor), "not": each(np.invert), "shl": shift, "shr": shift,
