@@ -35,7 +35,7 @@ from folovllm.models.transformers_model import TransformersSpec, load_transforme
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.logging import init_logger
-from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
+from folovllm.worker.cuda_graph import FEWEST_TOKENS, CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.follower import LeadingGraphs, LeadingModel
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_groups
 from folovllm.worker.memory import CacheSize, size_kv_cache
@@ -249,7 +249,8 @@ def shapes_of_steps(
     draft_len = 0 if speculative is None else speculative.num_speculative_tokens
     rows = min(most_queries(layer.num_heads // layer.num_kv_heads) for layer in model.attention_layers)
     if 0 < draft_len < rows:
-        shapes += draft_shapes(draft_len, limits.max_num_seqs)
+        fewest = FEWEST_TOKENS if model.decoder_spec.experts is None else 1
+        shapes += draft_shapes(draft_len, limits.max_num_seqs, fewest)
     return sorted(shapes, key=lambda shape: shape.num_tokens)
 
 

@@ -71,7 +71,7 @@ class PromptGraphs:
     def shape_for_drafts(self, nums: list[int]) -> PromptShape | None:
         """That in which sequence i verifies nums[i] - 1 draft tokens; None: there is none, or most of it is padding."""
         shape = next((shape for shape in self.shapes if shape.draft_len and len(nums) <= shape.num_seqs), None)
-        return None if shape is None or 2 * sum(nums) < shape.num_tokens else shape
+        return None if shape is None or 2 * sum(nums) < shape.num_seqs * (1 + shape.draft_len) else shape
 
     def replay(self, inputs: StepInputs, shape: PromptShape) -> torch.Tensor:
         """hidden [shape.num_tokens, hidden], of which the first rows are the step's; good until the next replay."""

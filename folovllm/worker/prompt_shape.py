@@ -101,11 +101,11 @@ class PromptShape:
         )  # fmt: skip
 
 
-def draft_shapes(draft_len: int, max_num_seqs: int) -> list[PromptShape]:
-    """The graphs to record for steps that verify drafts of up to `draft_len` tokens."""
+def draft_shapes(draft_len: int, max_num_seqs: int, fewest: int = 1) -> list[PromptShape]:
+    """The graphs to record for steps that verify drafts of up to `draft_len` tokens. fewest: tokens of each."""
     most = min(max_num_seqs, SIZES[-1] // (1 + draft_len))
     sizes = [*takewhile(lambda size: size < most, BATCHES), most]
-    return [PromptShape(size * (1 + draft_len), 0, size, draft_len) for size in sizes]
+    return [PromptShape(max(fewest, size * (1 + draft_len)), 0, size, draft_len) for size in sizes]
 
 
 def prompt_shapes(max_tokens: int, max_num_seqs: int) -> list[PromptShape]:

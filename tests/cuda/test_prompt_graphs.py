@@ -98,10 +98,10 @@ def test_padding_of_drafts_belongs_to_no_sequence() -> None:
 
 def test_which_graph_drafts_take() -> None:
     graphs = PromptGraphs.__new__(PromptGraphs)
-    graphs.shapes = sorted(prompt_shapes(64, 40) + draft_shapes(3, 5), key=lambda shape: shape.num_tokens)
-    assert [shape.num_tokens for shape in graphs.shapes if shape.draft_len] == [4, 8, 16, 20]
-    found = [graphs.shape_for_drafts(nums) for nums in ([4], [2, 1, 4, 3], [1, 1, 1, 4, 3])]
-    assert [shape and shape.num_tokens for shape in found] == [4, 16, 20]
+    graphs.shapes = sorted(prompt_shapes(64, 40) + draft_shapes(3, 5, fewest=8), key=lambda shape: shape.num_tokens)
+    assert [shape.num_tokens for shape in graphs.shapes if shape.draft_len] == [8, 8, 16, 20]
+    found = [graphs.shape_for_drafts(nums) for nums in ([2], [3, 1], [2, 1, 4, 3], [1, 1, 1, 4, 3])]
+    assert [shape and (shape.num_tokens, shape.num_seqs) for shape in found] == [(8, 1), (8, 2), (16, 4), (20, 5)]
     assert graphs.shape_for_drafts([1, 1, 1, 4]) is None  # 9 of 16 tokens would be padding
     assert graphs.shape_for_drafts([4] * 6) is None
     shape = graphs.shape_for([4])
