@@ -73,6 +73,8 @@ AFTER = (
     "tests/serve/**",
     "tests/simulator/**",
     "tests/gpu/test_few_rows_gpu.py",
+    "tests/gpu/test_attention_extras_gpu.py",
+    "tests/gpu/test_fused_decode_gpu.py",
     "examples/one_file_engine.py",
     "examples/first_hour.ipynb",
     "tests/tracing/**",
