@@ -177,3 +177,13 @@ def test_a_tile_for_32_rows_and_half_of_the_tensor_memory() -> None:
     assert (plan.rows, plan.outs) == (32, 64)
     assert choose_plan(300, 1024, 12, 2, invariant=False, small=False).outs == 128
     assert choose_plan(300, 1024, 12, 2, invariant=False, small=False, tensor_memory=True).outs == 64
+
+
+def test_wide_weights_of_many_lines_are_split_where_there_are_few_rows() -> None:
+    """4,096 outputs are 64 programs, as in Qwen3-8B's o and down. More rows keep the tiles that they had."""
+
+    def splits(rows: int, lines: int) -> int:
+        return choose_plan(rows, 4096, lines, 2, invariant=False, small=False).splits
+
+    assert [splits(rows, lines) for rows in (1, 16) for lines in (16, 48)] == [2, 2, 2, 2]
+    assert (splits(16, 15), splits(17, 48)) == (1, 1)
