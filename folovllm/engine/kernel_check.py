@@ -14,13 +14,14 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from folovllm.attention.backend import Attention, AttentionExtras
+from folovllm.attention.backends.triton import TritonBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
 from folovllm.engine.parts import Parts
@@ -180,6 +181,26 @@ def _layer_cases(
             q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads, cache, slots)
         return torch.cat([q.flatten(), k.flatten(), v.flatten(), cache.flatten()])
 
+    def decode(parts: Parts) -> Tensor:
+        """Second tokens of three sequences, whose first keys are zeros, and what is in the cache then."""
+        backend, heads_of_three = parts.backend(heads, kv_heads, size, size**-0.5), qkv.clone()
+        tables = torch.arange(1, 7, dtype=torch.int32, device=x.device).view(3, 2)
+        slots = tables[:, 1 // block_size].long() * block_size + 1 % block_size
+        starts = torch.arange(4, dtype=torch.int32, device=x.device)
+        metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, 1, 2)
+        cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=x.device)
+        if getattr(parts.ops, "fuses_decode", None) and backend.stores_as_is and backend.supports_fused_decode:
+            from folovllm.attention.kernels.paged_decode import Fused  # loads Triton
+
+            cos, sin = rotary
+            fused = Fused(norm.weight if spec.qk_norm else None, eps, cos, sin, slots)
+            out = cast(TritonBackend, backend).fused_decode(heads_of_three[:, :heads], cache, metadata, fused)
+        else:
+            q, k, v = LayerOps().norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads)
+            backend.write(k, v, cache, slots)
+            out = backend.forward(q, cache, metadata)
+        return torch.cat([out.flatten(), cache.flatten()])
+
     def multiply(parts: Parts) -> Tensor:
         """As it is, and by a weight that is rounded, in each of the ways in which few and many rows are multiplied."""
         method = parts.ops.linear
@@ -211,6 +232,7 @@ def _layer_cases(
         ),
         "norm_rotary": rotate,
         "silu_mul": lambda parts: parts.ops.silu_mul(gate_up),
+        "fuses_decode": decode,
     }
     if spec.experts is not None:
         middles = [make(spec.experts.size * spec.hidden_size * times) for _ in range(4) for times in (2, 1)]

@@ -9,8 +9,8 @@ Attention gets the sequences as two batches, one for each of its kernels, whose 
     decodes     d0 d1 .  .  .  .        those that are not there have no keys: their programs end at once
     prompts     a  b  .  .  .  –        those that are not there have no query; the last one is the padding
 
-Row i belongs to decode i. The kernel for decodes also writes the rows of decodes that are not there. They are tokens of
-prompts or padding, and the kernel for prompts, which comes second, writes them again.
+Row i belongs to decode i. Rows of decodes that are not there are tokens of prompts or padding, which the kernel for
+prompts writes.
 
 Padding reads and writes the null block. Its tokens fill as many slots of it as they read, so none of them is NaN.
 

@@ -123,6 +123,23 @@ def test_a_kernel_that_is_no_good_here_is_named_and_the_engine_answers_without_i
     assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
 
 
+def test_decodes_turn_their_queries_elsewhere_where_they_do_it_wrong(
+    small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = paged_decode._paged_decode
+
+    class Fused(Doubled):
+        def __getitem__(self, grid: Any) -> Any:
+            doubled = super().__getitem__(grid)
+            return lambda *args, **kwargs: (doubled if kwargs["FUSED"] else kernel[grid])(*args, **kwargs)
+
+    monkeypatch.setattr(paged_decode, "_paged_decode", Fused(kernel, "out_ptr"))
+    engine = make_engine(small_oracle, **SMALL)
+    assert "the kernel 'fuses_decode' is off by" in caplog.text
+    assert parts_of(engine) == parts_of(engine) | {"backend": "triton", "graphs": True}
+    assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
+
+
 @pytest.mark.parametrize("fault", some(["_gate_up_kernel", None, "_combine_kernel"]))
 def test_experts_go_one_by_one_and_into_no_graph_where_their_kernel_is_wrong(
     tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch, fault: str | None

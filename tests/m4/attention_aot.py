@@ -68,8 +68,8 @@ def every_variant() -> list[Variant]:
     found = []
     for dtype in ("bf16", "fp16", "fp32"):
         for size in (16, 32, 64, 80, 128, 256):
-            for kernel in ("decode", "fused"):
-                found += [Variant(kernel, dtype, size, 2, 16, splits) for splits in (1, FEW_SPLITS, MAX_SPLITS)]
+            found += [Variant("decode", dtype, size, 2, 16, splits) for splits in (1, FEW_SPLITS, MAX_SPLITS)]
+            found += [Variant("fused", dtype, size, 2, 16, splits) for splits in (1, MAX_SPLITS) if size >= 80]
             found += [Variant("prefill", dtype, size, 2, 16, rows) for rows in (0, 10, 60, 2000)]
     for group, block_size in ((1, 32), (4, 256), (7, 24), (32, 16)):
         for dtype in ("bf16", "fp32"):
