@@ -16,7 +16,7 @@ Launches of a decode layer of Qwen3, without those of attention, which depend on
                                                             19                     8
 
 At 5 microseconds of the host's time for a launch, 28 layers are 2.7 ms of launching against 1.1, in a step whose 1.2 GB
-of weights an H200 reads in 0.3 ms: without CUDA graphs, the launches are the step.
+of weights an H200 reads in 0.3 ms: without CUDA graphs, the launches are the step. A fused decode takes one less.
 
 vLLM: its layers choose between forward_native and forward_cuda (model_executor/custom_op.py)
 """
