@@ -86,7 +86,8 @@ in the environment of the clone that it came from:
 5. When all are solved, **run** it: `{run}`, and the tests: `python -m pytest`.
 {expected}
 What the notes tell you to run works here when all are solved. Before that, run it in the whole milestone:
-`python -m milestones checkout {id} ../{id}`
+`python -m milestones checkout {id} ../{id}`. In both write `python -m folovllm` for `folovllm`: the installed command
+runs the clone's own engine.
 
 | | exercise | file |
 |---|---|---|
@@ -109,7 +110,8 @@ the course. This folder is a git repository: commit as you like.
 5. 全部完成后**运行**：`{run}`，以及测试：`python -m pytest`。
 {expected}
 笔记里让你运行的命令和代码，全部完成后可以在这里运行；在那之前，请在完整的里程碑里运行：
-`python -m milestones checkout {id} ../{id}`
+`python -m milestones checkout {id} ../{id}`。两处都把 `folovllm` 写成 `python -m folovllm`：装好的 `folovllm`
+命令运行的是来源仓库自己的引擎。
 
 | | 练习 | 文件 |
 |---|---|---|

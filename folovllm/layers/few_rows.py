@@ -1,7 +1,7 @@
 """A decoder whose layers take fewer kernels where few rows are multiplied: product, norm, SwiGLU and residual in one.
 
     TritonOps     norm  qkv  rotary  attention  o  norm  gate·up  silu_mul  down      4 products, 4 small ones
-    here          ───qkv───  rotary  attention  o  ─────gate·up───────────  down      4 products, 1 small one
+    here          ───qkv───  rotary  attention  o  ─────gate·up───────────  down      4 products; rotary for prompts
 
 The residual stream is one tensor, to which o and down add. Layers with experts, with codes, or cut between ranks are
 computed as ever, and so are steps of more rows: with many of them, reading x is what such a product waits for.
