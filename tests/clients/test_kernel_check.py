@@ -123,6 +123,7 @@ def test_a_kernel_that_is_no_good_here_is_named_and_the_engine_answers_without_i
     assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
 
 
+@pytest.mark.exhaustive
 def test_decodes_turn_their_queries_elsewhere_where_they_do_it_wrong(
     small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
