@@ -16,9 +16,10 @@ from folovllm.attention.backends.triton import TritonBackend
 from folovllm.attention.kernels import paged_decode
 from folovllm.engine import kernel_check
 from tests.fake_cuda import FakeCuda
-from tests.helpers import hf_greedy, make_hf_folder, our_warnings, some
+from tests.helpers import hf_greedy, make_hf_folder, our_warnings
 from workshop.model_types import make_model
 
+pytestmark = pytest.mark.exhaustive  # interpreted: some seconds each
 WINDOW, TOKENS = 8, 8
 PROMPTS = [[3], [5, 9, 2, 40, 11] * 5, [7, 1, 2]]
 GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
@@ -33,7 +34,6 @@ def run(folder: Path, device: str, fake_cuda: FakeCuda | None = None, **options:
     return llm, [list(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["mistral", "qwen2"])
 def test_layers_with_one_table_have_graphs(name: str, fake_cuda: FakeCuda, tmp_path: Path) -> None:
     """All of Mistral's layers have the window; of Qwen2's two, the second."""
@@ -47,7 +47,7 @@ def test_layers_with_one_table_have_graphs(name: str, fake_cuda: FakeCuda, tmp_p
     assert not [name for name, _ in fake_cuda.compiled if name.startswith("_paged")]
 
 
-@pytest.mark.parametrize("name", some(["gemma2", "gpt_oss"]))
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 def test_transformers_layers_give_generates_tokens(name: str, tmp_path: Path) -> None:
     """In the interpreter, by name. Gemma 2 has a soft-cap in all layers and a window of 16 in each second one, GPT-OSS
     such windows and a sink for each head. So there are two groups, and blocks that have left a window."""
@@ -58,7 +58,6 @@ def test_transformers_layers_give_generates_tokens(name: str, tmp_path: Path) ->
     assert said == [hf_greedy(model, prompt, TOKENS) for prompt in PROMPTS]
 
 
-@pytest.mark.exhaustive
 def test_kernels_are_checked_with_what_layers_have(
     fake_cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -220,7 +220,8 @@ def test_it_can_be_left_out_to_see_what_it_is_worth(small_oracle: Oracle, fake_c
 
 
 @pytest.mark.usefixtures("in_float32")
-@pytest.mark.parametrize("wrong", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["right", "wrong"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
 def test_torch_takes_its_place_where_it_is_wrong(
     small_oracle: Oracle, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     wrong: bool,

@@ -65,6 +65,7 @@ def test_batches_that_shrink_and_grow_leave_each_others_slots_alone(small_oracle
     assert {1, 2, 4} == set(replayed)
 
 
+@pytest.mark.exhaustive
 def test_tokens_that_would_ask_for_experts_of_their_own_are_not_added(tmp_path, fake_cuda: FakeCuda) -> None:
     engine = make_engine(Oracle(tmp_path, "qwen3_moe"), max_num_seqs=1)
     input_ids, _, metadata = engine.runner.graphs.buffers.inputs(1)
