@@ -95,6 +95,8 @@ def fake_cuda_machine(
     """
     from triton.runtime.interpreter import InterpretedFunction, interpreter_builder
 
+    from folovllm.attention.kernels.tile import wants_small_tiles
+
     machine = FakeCuda(numbers=numbers, total_bytes=total_bytes, num_devices=num_devices, context_bytes=context_bytes)
     thread_run, interpret = threading.Thread.run, InterpretedFunction.run
     set_place = interpreter_builder.set_grid_idx
@@ -118,6 +120,7 @@ def fake_cuda_machine(
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:
         setattr(owner, name, value)
+    wants_small_tiles.cache_clear()  # tests of other capabilities ask, too
     try:
         with _Functions(machine), _Operators(machine):
             yield machine
@@ -126,3 +129,4 @@ def fake_cuda_machine(
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)
+        wants_small_tiles.cache_clear()
