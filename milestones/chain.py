@@ -59,6 +59,7 @@ AFTER = (
     "folovllm/utils/machine.py",
     "folovllm/utils/named_files.py",
     "folovllm/spec_decode/draft_graphs.py",
+    "folovllm/attention/kernels/fused_rope.py",
     "folovllm/worker/prompt_graph.py",
     "folovllm/worker/prompt_shape.py",
     "folovllm/sample/structured/**",

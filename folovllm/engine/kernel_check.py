@@ -190,10 +190,10 @@ def _layer_cases(
         metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, 1, 2)
         cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=x.device)
         if getattr(parts.ops, "fuses_decode", None) and backend.stores_as_is and backend.supports_fused_decode:
-            from folovllm.attention.kernels.paged_decode import Fused  # loads Triton
+            from folovllm.attention.kernels.fused_rope import FusedRope  # loads Triton
 
             cos, sin = rotary
-            fused = Fused(norm.weight if spec.qk_norm else None, eps, cos, sin, slots)
+            fused = FusedRope(norm.weight if spec.qk_norm else None, eps, cos, sin, slots)
             out = cast(TritonBackend, backend).fused_decode(heads_of_three[:, :heads], cache, metadata, fused)
         else:
             q, k, v = LayerOps().norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads)

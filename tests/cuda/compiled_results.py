@@ -18,7 +18,7 @@ from torch import Tensor
 from folovllm.attention.backend import NO_EXTRAS, AttentionExtras
 from folovllm.attention.backends.fp8 import FP8, to_bytes
 from folovllm.attention.backends.int8 import codes_of, scales_of
-from folovllm.attention.kernels.paged_decode import Fused, paged_decode
+from folovllm.attention.kernels.fused_rope import FusedRope, paged_decode
 from folovllm.attention.kernels.paged_prefill import paged_prefill
 from folovllm.attention.kernels.store_kv_fp8 import store_kv_fp8
 from folovllm.attention.kernels.store_kv_int8 import store_kv_int8
@@ -162,7 +162,7 @@ def fused() -> Iterator[Result]:
         turned = LayerOps().norm_rotary(qkv.float(), norm if has_norm else None, rotary, 2 * heads, 2)
         cache = paged.cache()
         cache.flatten(1, 2)[:, paged.slots[ends]] = float("nan")
-        more = Fused(norm.weight if has_norm else None, 1e-6, *rotary, paged.slots[ends])
+        more = FusedRope(norm.weight if has_norm else None, 1e-6, *rotary, paged.slots[ends])
         paged.q = qkv[:, : 2 * heads]
         got = paged.decode(*cache, splits, fused=more)
         paged.q, *stored = (each.to(BF16) for each in turned)

@@ -25,7 +25,8 @@ from tests.m4.cuda_support import PROMPTS, make_engine
 if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
 
-from folovllm.attention.kernels.paged_decode import FEW_SPLITS, Fused, paged_decode
+from folovllm.attention.kernels.fused_rope import FusedRope
+from folovllm.attention.kernels.paged_decode import FEW_SPLITS, paged_decode
 
 ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
 LENGTHS = (199, 0, 63, 64, 17)  # a new block, a first token, the last of a tile, the first of one
@@ -64,7 +65,7 @@ def check(
     out = paged_decode(
         projected[:, :heads], *cache.unbind(0), metadata.block_tables, metadata.seq_lens, case.layer.scale,
         query_start_loc=metadata.query_start_loc, num_splits=num_splits, extras=extras,
-        fused=Fused(weight, eps, *rotary, metadata.slot_mapping),
+        fused=FusedRope(weight, eps, *rotary, metadata.slot_mapping),
     )  # fmt: skip
     norm = None if norm is None else norm.float()  # the kernel, too, computes in float32 and rounds once
     turned = norm_rotary(projected.float(), norm, rotary, heads, kv_heads)
@@ -88,7 +89,7 @@ def test_a_place_without_a_sequence_writes_nothing() -> None:
     cos = torch.ones(2, 1, 16, device=KERNEL_DEVICE)
     paged_decode(
         torch.cat((case.q, case.k, case.v), dim=1)[:, :2], *cache.unbind(0), case.metadata.block_tables,
-        case.metadata.seq_lens, 1.0, fused=Fused(None, 0.0, cos, torch.zeros_like(cos), case.metadata.slot_mapping),
+        case.metadata.seq_lens, 1.0, fused=FusedRope(None, 0.0, cos, torch.zeros_like(cos), case.metadata.slot_mapping),
     )  # fmt: skip
     case.layer.backend.write(case.k[:1], case.v[:1], before, case.metadata.slot_mapping[:1])
     assert torch.equal(cache.nan_to_num(), before.nan_to_num())

@@ -40,8 +40,8 @@ def test_k_and_v_come_while_tiles_before_them_are_multiplied_and_no_register_is_
 
 
 def test_so_does_every_dtype_with_every_head_size_and_tile(tmp_path: Path) -> None:
-    """Of some hundred, a few may spill four registers, or some more in float32: which ones depends on the compiler."""
-    check_everything(compiled_by("tests.m4.attention_aot", tmp_path, "all"), spilled=16, spilled_in_float32=64)
+    """Of some hundred, a few may spill two registers, or some more in float32: which ones depends on the compiler."""
+    check_everything(compiled_by("tests.m4.attention_aot", tmp_path, "all"), spilled=8, spilled_in_float32=64)
 
 
 def test_k_and_v_are_fetched_in_pieces_of_16_bytes(compiled: Kernels) -> None:

@@ -25,7 +25,7 @@ from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 
 if TYPE_CHECKING:
-    from folovllm.attention.kernels.paged_decode import Fused  # loads Triton
+    from folovllm.attention.kernels.fused_rope import FusedRope  # loads Triton
 
 
 def kernels_unavailable_reason(device: torch.device, least: tuple[int, int] = (7, 5)) -> str | None:
@@ -116,7 +116,7 @@ class TritonBackend(AttentionBackend):
         return out
 
     def fused_decode(
-        self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, fused: Fused
+        self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, fused: FusedRope
     ) -> torch.Tensor:
         """norm_rotary(), write() and forward() of a step in which each sequence has one query."""
         from folovllm.attention.kernels.paged_decode import make_counters, paged_decode

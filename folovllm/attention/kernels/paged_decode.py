@@ -28,8 +28,8 @@ intermediate result is (head_size + 1) float32 for each head, written and read o
 group, against 256 KiB of K and V in 512 tokens. The programs of a sequence and KV head count themselves when they have
 written it. The last one, whichever it is, adds it up in the order of the splits.
 
-With Fused a program turns its queries itself, as norm_rotary.py does it. The one that has the newest key turns that,
-too, puts it and its value into the cache, and reads them from there: a launch less in each layer.
+With FusedRope a program rotates its queries itself, as norm_rotary.py does it. The one that has the newest key rotates
+that, too, puts it and its value into the cache, and reads them from there: a launch less in each layer.
 
 A layer with a window has the keys from the first query's first one on, and splits divide these. A sink is in the first
 split.
@@ -41,13 +41,13 @@ vLLM: v1/attention/ops/triton_decode_attention.py
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from folovllm.attention.backend import NO_EXTRAS, AttentionExtras
+from folovllm.attention.kernels.fused_rope import FusedRope, rotate_and_store, rotated
 from folovllm.attention.kernels.tile import (
     INTERPRETED,
     LOG2E,
@@ -74,24 +74,6 @@ def _tokens_per_split(seq_len, splits, BLOCK_N: tl.constexpr):
     return tl.cdiv(tl.cdiv(seq_len, splits), BLOCK_N) * BLOCK_N
 
 
-@triton.jit
-def _turned(
-    head_ptr, mask, columns, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_SIZE: tl.constexpr, NORM: tl.constexpr,
-):  # fmt: skip
-    """Heads [N, HEAD_PAD] at head_ptr [N, 1], each with its norm and rotation. Column i pairs with the one half a head
-    further, which is loaded beside it. The tables of angles are (cos, cos) and (-sin, sin)."""
-    HALF: tl.constexpr = HEAD_SIZE // 2
-    pairs, inside = tl.where(columns < HALF, columns + HALF, columns - HALF), columns < HEAD_SIZE
-    raw = tl.load(head_ptr + columns[None, :], mask=mask, other=0.0)
-    a, b = raw.to(tl.float32), tl.load(head_ptr + pairs[None, :], mask=mask, other=0.0).to(tl.float32)
-    if NORM:
-        norm = tl.rsqrt(tl.sum(a * a, axis=1) / HEAD_SIZE + eps)[:, None]
-        a *= norm * tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
-        b *= norm * tl.load(weight_ptr + pairs, mask=inside, other=0.0).to(tl.float32)[None, :]
-    cos, sin = tl.load(cos_ptr + columns, mask=inside, other=0.0), tl.load(sin_ptr + columns, mask=inside, other=0.0)
-    return (a * cos[None, :] + b * sin[None, :]).to(raw.dtype)
-
-
 # What changes from step to step must not be a part of the kernel, or it would be compiled anew while it serves.
 @triton.jit(
     do_not_specialize=["stride_table", "splits", "ordered"],
@@ -99,9 +81,10 @@ def _turned(
 )
 def _paged_decode(
     q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, tables_ptr, starts_ptr, seq_lens_ptr, order_ptr,
-    sinks_ptr, weight_ptr, cos_ptr, sin_ptr, slots_ptr, scale, eps, splits, ordered,
+    sinks_ptr, scale, splits, ordered,
     stride_q, stride_qh, stride_out, stride_outh, stride_table,
-    stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh, stride_angle,
+    stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    weight_ptr, cos_ptr, sin_ptr, slots_ptr, eps, stride_angle,
     GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, MOST_SPLITS: tl.constexpr,
     WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, FUSED: tl.constexpr, NORM: tl.constexpr,
@@ -130,27 +113,23 @@ def _paged_decode(
     rows, columns = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD)
     tokens, heads = first + rows // GROUP, kv_head * GROUP + rows % GROUP
     mask = rows_mask(rows < num_rows, HEAD_SIZE, HEAD_PAD)
-    q_ptrs = q_ptr + (tokens * stride_q + heads * stride_qh)[:, None]
     if FUSED:  # one query
         cos_ptr += first * stride_angle
         sin_ptr += first * stride_angle
-        q = _turned(q_ptrs, mask, columns, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_SIZE, NORM)
+        q_ptrs = q_ptr + (tokens * stride_q + heads * stride_qh)[:, None]
+        q = rotated(q_ptrs, mask, columns, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_SIZE, NORM)
         if end == seq_len:
-            one = tl.zeros([1], tl.int64)[:, None]
-            is_there = rows_mask(tl.full([1], 1, tl.int1), HEAD_SIZE, HEAD_PAD)
-            k_head = q_ptr + first * stride_q + (tl.num_programs(0) * GROUP + kv_head) * stride_qh
-            v_head = k_head + tl.num_programs(0) * stride_qh
-            k = _turned(k_head + one, is_there, columns, weight_ptr + HEAD_SIZE, cos_ptr, sin_ptr, eps, HEAD_SIZE, NORM)
-            v = tl.load(v_head + one + columns[None, :], mask=is_there, other=0.0)
             slot = tl.load(slots_ptr + first).to(tl.int64)
             block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-            k_slot = k_ptr + block * stride_kb + offset * stride_kt + kv_head * stride_kh
-            v_slot = v_ptr + block * stride_vb + offset * stride_vt + kv_head * stride_vh
-            tl.store(k_slot + one + columns[None, :], k.to(k_ptr.dtype.element_ty), mask=is_there)
-            tl.store(v_slot + one + columns[None, :], v.to(v_ptr.dtype.element_ty), mask=is_there)
-            tl.debug_barrier()  # all threads of this program read what some have written, and no other program does
+            rotate_and_store(
+                q_ptr + first * stride_q + (tl.num_programs(0) * GROUP + kv_head) * stride_qh,
+                tl.num_programs(0) * stride_qh,
+                k_ptr + block * stride_kb + offset * stride_kt + kv_head * stride_kh,
+                v_ptr + block * stride_vb + offset * stride_vt + kv_head * stride_vh,
+                weight_ptr + HEAD_SIZE, cos_ptr, sin_ptr, eps, HEAD_SIZE, HEAD_PAD, NORM,
+            )  # fmt: skip
     else:
-        q = tl.load(q_ptrs + columns[None, :], mask=mask, other=0.0)
+        q = tl.load(q_ptr + (tokens * stride_q + heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
     last_seen = seq_len - num_rows // GROUP + rows // GROUP
     sinks = None
     if sinks_ptr is not None:
@@ -249,24 +228,11 @@ def register_limit(rows: int, head_pad: int, element_size: int, small_tiles: boo
     return {"maxnreg": 65536 // (3 * 128) & -8} if fits else {}
 
 
-class Fused(NamedTuple):
-    """What paged_decode() does, too: norm and rotation of q and k, and the way of k and v into the cache."""
-
-    weight: torch.Tensor | None
-    """[2, head_size]: of q's norm, and of k's. None: there is none."""
-    eps: float
-    cos: torch.Tensor
-    """[num_tokens, 1, head_size] float32, as sin."""
-    sin: torch.Tensor
-    slots: torch.Tensor
-    """[num_tokens] int64: block * block_size + offset."""
-
-
 def paged_decode(
     q: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, block_tables: torch.Tensor,
     seq_lens: torch.Tensor, scale: float, *, query_start_loc: torch.Tensor | None = None,
     order: torch.Tensor | None = None, out: torch.Tensor | None = None, num_splits: int | None = None,
-    counters: torch.Tensor | None = None, extras: AttentionExtras = NO_EXTRAS, fused: Fused | None = None,
+    counters: torch.Tensor | None = None, extras: AttentionExtras = NO_EXTRAS, fused: FusedRope | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Attention of q [num_tokens, num_heads, head_size], a few queries per sequence at the end of its keys, of which
     each sees those up to its own.
@@ -313,10 +279,10 @@ def paged_decode(
     _paged_decode[(num_kv_heads, splits, num_seqs)](
         q, key_cache, value_cache, out, partial, lse, seq_lens if counters is None else counters, block_tables,
         query_start_loc, seq_lens,
-        seq_lens if order is None else order, extras.sinks, q if weight is None else weight, cos, sin, slots,
-        scale * LOG2E, eps, splits, int(order is not None),
+        seq_lens if order is None else order, extras.sinks, scale * LOG2E, splits, int(order is not None),
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
-        *key_cache.stride()[:3], *value_cache.stride()[:3], cos.stride(0),
+        *key_cache.stride()[:3], *value_cache.stride()[:3],
+        q if weight is None else weight, cos, sin, slots, eps, cos.stride(0),
         GROUP=group, ROWS=rows, HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_SIZE=block_size, BLOCK_N=block_n,
         SPLIT=splits > 1, MOST_SPLITS=1 if splits == 1 else FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
         WINDOW=extras.sliding_window, SOFT_CAP=extras.logits_soft_cap, FUSED=fused is not None, NORM=weight is not None,

@@ -1,0 +1,64 @@
+"""Norm and rotation of q and k, and the way of k and v into the cache, for a decode's program to do itself.
+
+Column i of a head pairs with the one half a head further, which is loaded beside it. The tables of angles are as wide
+as a head, (cos, cos) and (-sin, sin), so both halves are computed alike. As norm_rotary.py does, all of it is float32
+and rounded once.
+
+vLLM: csrc/fused_qknorm_rope_kernel.cu
+"""
+# mypy: allow-incomplete-defs
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from folovllm.attention.kernels.tile import rows_mask
+
+
+class FusedRope(NamedTuple):
+    """What paged_decode() must be given for it."""
+
+    weight: torch.Tensor | None
+    """[2, head_size]: of q's norm, and of k's. None: there is none."""
+    eps: float
+    cos: torch.Tensor
+    """[num_tokens, 1, head_size] float32, as sin."""
+    sin: torch.Tensor
+    slots: torch.Tensor
+    """[num_tokens] int64: block * block_size + offset."""
+
+
+@triton.jit
+def rotated(
+    head_ptr, mask, columns, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_SIZE: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """The heads [N, HEAD_PAD] at head_ptr [N, 1], each with its norm and rotation."""
+    HALF: tl.constexpr = HEAD_SIZE // 2
+    pairs, inside = tl.where(columns < HALF, columns + HALF, columns - HALF), columns < HEAD_SIZE
+    raw = tl.load(head_ptr + columns[None, :], mask=mask, other=0.0)
+    a, b = raw.to(tl.float32), tl.load(head_ptr + pairs[None, :], mask=mask, other=0.0).to(tl.float32)
+    if NORM:
+        norm = tl.rsqrt(tl.sum(a * a, axis=1) / HEAD_SIZE + eps)[:, None]
+        a *= norm * tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+        b *= norm * tl.load(weight_ptr + pairs, mask=inside, other=0.0).to(tl.float32)[None, :]
+    cos, sin = tl.load(cos_ptr + columns, mask=inside, other=0.0), tl.load(sin_ptr + columns, mask=inside, other=0.0)
+    return (a * cos[None, :] + b * sin[None, :]).to(raw.dtype)
+
+
+@triton.jit
+def rotate_and_store(
+    k_head, to_v, k_slot, v_slot, weight_ptr, cos_ptr, sin_ptr, eps,
+    HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """One head of k, rotated, and that of v, which is `to_v` numbers further, into their slots."""
+    columns, one = tl.arange(0, HEAD_PAD), tl.zeros([1], tl.int64)[:, None]
+    is_there = rows_mask(tl.full([1], 1, tl.int1), HEAD_SIZE, HEAD_PAD)
+    k = rotated(k_head + one, is_there, columns, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_SIZE, NORM)
+    v = tl.load(k_head + to_v + one + columns[None, :], mask=is_there, other=0.0)
+    tl.store(k_slot + one + columns[None, :], k.to(k_slot.dtype.element_ty), mask=is_there)
+    tl.store(v_slot + one + columns[None, :], v.to(v_slot.dtype.element_ty), mask=is_there)
+    tl.debug_barrier()  # all threads of this program read what some have written, and no other program does
