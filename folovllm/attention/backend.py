@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -37,6 +38,19 @@ class AttentionExtras:
 NO_EXTRAS = AttentionExtras()
 
 
+class FusedRope(NamedTuple):
+    """Norm and rotation of q and k, and the way of k and v into the cache, as a kernel for decodes does them, too.
+
+    weight: of q's norm and of k's, [2, head_size], or None.  cos, sin: [num_tokens, 1, head_size] float32.  slots:
+    [num_tokens] int64, block * block_size + offset."""
+
+    weight: torch.Tensor | None
+    eps: float
+    cos: torch.Tensor
+    sin: torch.Tensor
+    slots: torch.Tensor
+
+
 class AttentionBackend(ABC):
     """Stateless but for the shape of the heads; one instance serves all layers of a model that compute the same."""
 
@@ -52,7 +66,7 @@ class AttentionBackend(ABC):
     supports_prompt_graphs = False
     """True: so do they where decodes come first and prompts behind them. A decode in front may then have no key."""
     supports_fused_decode = False
-    """Whether it has fused_decode()."""
+    """Whether it has fused_forward()."""
     supports_extras = False
     """Whether it computes what AttentionExtras has."""
     plain: type[AttentionBackend] | None = None

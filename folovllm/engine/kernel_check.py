@@ -20,8 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from folovllm.attention.backend import Attention, AttentionExtras
-from folovllm.attention.backends.triton import TritonBackend
+from folovllm.attention.backend import Attention, AttentionExtras, FusedRope
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
 from folovllm.engine.parts import Parts
@@ -183,18 +182,15 @@ def _layer_cases(
 
     def decode(parts: Parts) -> Tensor:
         """Second tokens of three sequences, whose first keys are zeros, and what is in the cache then."""
-        backend, heads_of_three = parts.backend(heads, kv_heads, size, size**-0.5), qkv.clone()
+        heads_of_three, backend = qkv.clone(), cast(Any, parts.backend(heads, kv_heads, size, size**-0.5))
         tables = torch.arange(1, 7, dtype=torch.int32, device=x.device).view(3, 2)
         slots = tables[:, 1 // block_size].long() * block_size + 1 % block_size
         starts = torch.arange(4, dtype=torch.int32, device=x.device)
         metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, 1, 2)
         cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=x.device)
         if getattr(parts.ops, "fuses_decode", None) and backend.stores_as_is and backend.supports_fused_decode:
-            from folovllm.attention.kernels.fused_rope import FusedRope  # loads Triton
-
-            cos, sin = rotary
-            fused = FusedRope(norm.weight if spec.qk_norm else None, eps, cos, sin, slots)
-            out = cast(TritonBackend, backend).fused_decode(heads_of_three[:, :heads], cache, metadata, fused)
+            fused = FusedRope(norm.weight if spec.qk_norm else None, eps, rotary[0], rotary[1], slots)
+            out = backend.fused_forward(heads_of_three[:, :heads], cache, metadata, fused)
         else:
             q, k, v = LayerOps().norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads)
             backend.write(k, v, cache, slots)

@@ -77,20 +77,18 @@ def choose_parts(
     else:
         backend = _named_backend(config, device, extras=spec.has_extras)
     has_experts = isinstance(spec, DecoderSpec) and spec.experts is not None
+    drafts = config.speculative_config is not None
     # Experts with codes are computed one by one, and how many rows each has must be known on the host.
     records = device.type == "cuda" and not eager and (scheme is None or not has_experts)
     return Parts(
         backend=backend,
-        ops=select_ops(
-            dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme,
-            drafts=config.speculative_config is not None,
-        ),
+        ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme, drafts=drafts),
         cache_dtype=kv_dtype,
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
         runner=ModelRunner,
         graphs=records and backend.supports_cuda_graphs,
         draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,
-    )  # fmt: skip
+    )
 
 
 def select_ops(

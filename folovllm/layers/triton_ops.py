@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from folovllm.attention.kernels.fused_rope import FusedRope
+from folovllm.attention.backend import FusedRope
 from folovllm.layers.kernels.add_rms_norm import rms_norm
 from folovllm.layers.kernels.experts import grouped_mlps
 from folovllm.layers.kernels.norm_rotary import norm_rotary
@@ -86,7 +86,7 @@ class TritonOps(LayerOps):
         if self.fuses_decode and metadata.max_query_len == 1 and backend.supports_fused_decode:
             weight, eps = (None, 0.0) if layer.qk_norm is None else (layer.qk_norm.weight, layer.qk_norm.eps)
             fused = FusedRope(weight, eps, *rotary, metadata.slot_mapping)
-            return backend.fused_decode(heads[:, :num_heads], cache, metadata, fused).flatten(1)  # type: ignore[no-any-return]
+            return backend.fused_forward(heads[:, :num_heads], cache, metadata, fused).flatten(1)  # type: ignore[no-any-return]
         q, _, _ = norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads, cache, metadata.slot_mapping)
         return backend.forward(q, cache, metadata).flatten(1)  # type: ignore[no-any-return]
 

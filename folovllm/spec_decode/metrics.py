@@ -27,11 +27,6 @@ class SpecDecodingStats:
         """Tokens that a sequence gains by a step with a draft, the one that needs no draft among them; 1 before any."""
         return 1 + self.num_accepted_tokens / self.num_drafts if self.num_drafts else 1.0
 
-    @property
-    def acceptance_per_pos(self) -> list[float]:
-        """Share of the drafts whose token at this position was accepted, as vLLM counts it: drafts differ in length."""
-        return [count / self.num_drafts for count in self.num_accepted_tokens_per_pos]
-
     def __add__(self, other: SpecDecodingStats) -> SpecDecodingStats:
         pairs = zip_longest(self.num_accepted_tokens_per_pos, other.num_accepted_tokens_per_pos, fillvalue=0)
         return SpecDecodingStats(

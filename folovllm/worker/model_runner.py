@@ -99,10 +99,8 @@ class ModelRunner:
         if self.graphs is not None and fits:
             size = self.graphs.size_for(num_tokens)
         prompts, shape = None if self.graphs is None else self.graphs.prompts, None
-        if prompts is not None and fits and num_drafted:
-            shape = prompts.shape_for_drafts(nums)
-        elif prompts is not None and size is None:
-            shape = prompts.shape_for(nums)
+        if prompts is not None and (size is None or num_drafted):
+            shape = prompts.shape_for_drafts(nums) if fits and num_drafted else prompts.shape_for(nums)
         size = None if shape is not None else size
         inputs = self.batch.prepare(seqs, nums, forks, size, shape)
         step.draws = inputs.draws.tolist()

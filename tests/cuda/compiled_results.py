@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from folovllm.attention.backend import NO_EXTRAS, AttentionExtras
+from folovllm.attention.backend import NO_EXTRAS, AttentionExtras, FusedRope
 from folovllm.attention.backends.fp8 import FP8, to_bytes
 from folovllm.attention.backends.int8 import codes_of, scales_of
-from folovllm.attention.kernels.fused_rope import FusedRope, paged_decode
+from folovllm.attention.kernels.paged_decode import paged_decode
 from folovllm.attention.kernels.paged_prefill import paged_prefill
 from folovllm.attention.kernels.store_kv_fp8 import store_kv_fp8
 from folovllm.attention.kernels.store_kv_int8 import store_kv_int8

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from folovllm.attention.backend import NO_EXTRAS, AttentionExtras
+from folovllm.attention.backend import NO_EXTRAS, AttentionExtras, FusedRope
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.layers.norm import QKNorm
@@ -25,7 +25,6 @@ from tests.m4.cuda_support import PROMPTS, make_engine
 if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
 
-from folovllm.attention.kernels.fused_rope import FusedRope
 from folovllm.attention.kernels.paged_decode import FEW_SPLITS, paged_decode
 
 ROPE = {"rope_theta": 10000.0, "rope_type": "default"}

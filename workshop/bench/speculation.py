@@ -130,7 +130,9 @@ def run(args: argparse.Namespace) -> Report:
     for at, batch in enumerate(batch_sizes):
         plain, drafted = found[2 * at], found[2 * at + 1]
         drafts = sum((one.drafts for one in drafted), SpecDecodingStats())
-        kept = " ".join(f"{share:.2f}" for share in drafts.acceptance_per_pos) if drafts.num_drafts else None
+        # Shares of all drafts, as vLLM counts them: drafts differ in length.
+        shares = [count / drafts.num_drafts for count in drafts.num_accepted_tokens_per_pos if drafts.num_drafts]
+        kept = " ".join(f"{share:.2f}" for share in shares) or None
         facts = {"method": what, "dtype": args.dtype, "requests": batch, "kept_per_pos": kept}
         lines.append((facts, _samples(batch, drafting, plain, drafted)))
     notes = [

@@ -16,16 +16,12 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import torch
 
-from folovllm.attention.backend import AttentionBackend
+from folovllm.attention.backend import AttentionBackend, FusedRope
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
-
-if TYPE_CHECKING:
-    from folovllm.attention.kernels.fused_rope import FusedRope  # loads Triton
 
 
 def kernels_unavailable_reason(device: torch.device, least: tuple[int, int] = (7, 5)) -> str | None:
@@ -91,6 +87,12 @@ class TritonBackend(AttentionBackend):
         return q, AttentionMetadata(starts, starts[1:].clone(), slots, tables, max_query_len=1, max_seq_len=1)
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        return self.fused_forward(q, kv_cache, metadata, None)
+
+    def fused_forward(
+        self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, fused: FusedRope | None
+    ) -> torch.Tensor:
+        """fused: of a step in which each sequence has one query, whose norm, rotation and write() it then is, too."""
         from folovllm.attention.kernels.paged_decode import make_counters, most_queries, paged_decode
         from folovllm.attention.kernels.paged_prefill import paged_prefill
 
@@ -105,7 +107,7 @@ class TritonBackend(AttentionBackend):
         if first:
             paged_decode(
                 q[:rows], keys, values, tables[:first], lens[:first], self.scale, query_start_loc=starts[: first + 1],
-                order=order, out=out[:rows], counters=self.counters, extras=self.extras,
+                order=order, out=out[:rows], counters=self.counters, extras=self.extras, fused=fused,
             )  # fmt: skip
         if first < len(lens):
             longest = metadata.max_query_len
@@ -113,21 +115,4 @@ class TritonBackend(AttentionBackend):
                 q, keys, values, tables[first:], starts[first:], lens[first:], longest, self.scale, out=out,
                 extras=self.extras,
             )  # fmt: skip
-        return out
-
-    def fused_decode(
-        self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, fused: FusedRope
-    ) -> torch.Tensor:
-        """norm_rotary(), write() and forward() of a step in which each sequence has one query."""
-        from folovllm.attention.kernels.paged_decode import make_counters, paged_decode
-
-        out, (keys, values) = torch.empty_like(q, memory_format=torch.contiguous_format), kv_cache.unbind(0)
-        rows = len(metadata.seq_lens)  # behind them are the tokens that a small graph has more
-        if self.counters is None:
-            self.counters = make_counters(q.device)
-        paged_decode(
-            q[:rows], keys, values, metadata.block_tables, metadata.seq_lens, self.scale,
-            query_start_loc=metadata.query_start_loc, order=metadata.decode_order, out=out[:rows],
-            counters=self.counters, extras=self.extras, fused=fused,
-        )  # fmt: skip
         return out

@@ -1,8 +1,7 @@
 """Norm and rotation of q and k, and the way of k and v into the cache, for a decode's program to do itself.
 
-Column i of a head pairs with the one half a head further, which is loaded beside it. The tables of angles are as wide
-as a head, (cos, cos) and (-sin, sin), so both halves are computed alike. As norm_rotary.py does, all of it is float32
-and rounded once.
+Column i of a head pairs with the one half a head further, which is loaded beside it. The tables of angles are (cos,
+cos) and (-sin, sin), so both halves are computed alike: in float32, rounded once, as norm_rotary.py does.
 
 vLLM: csrc/fused_qknorm_rope_kernel.cu
 """
@@ -10,26 +9,10 @@ vLLM: csrc/fused_qknorm_rope_kernel.cu
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import torch
 import triton
 import triton.language as tl
 
 from folovllm.attention.kernels.tile import rows_mask
-
-
-class FusedRope(NamedTuple):
-    """What paged_decode() must be given for it."""
-
-    weight: torch.Tensor | None
-    """[2, head_size]: of q's norm, and of k's. None: there is none."""
-    eps: float
-    cos: torch.Tensor
-    """[num_tokens, 1, head_size] float32, as sin."""
-    sin: torch.Tensor
-    slots: torch.Tensor
-    """[num_tokens] int64: block * block_size + offset."""
 
 
 @triton.jit

@@ -46,8 +46,8 @@ import torch
 import triton
 import triton.language as tl
 
-from folovllm.attention.backend import NO_EXTRAS, AttentionExtras
-from folovllm.attention.kernels.fused_rope import FusedRope, rotate_and_store, rotated
+from folovllm.attention.backend import NO_EXTRAS, AttentionExtras, FusedRope
+from folovllm.attention.kernels.fused_rope import rotate_and_store, rotated
 from folovllm.attention.kernels.tile import (
     INTERPRETED,
     LOG2E,
