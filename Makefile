@@ -32,7 +32,7 @@ BIN    := $(VENV)/bin
 PYTEST  = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 QUICK   = "not exhaustive and not real_model and not serve and not browser and not ray"
 # What the engine and its public face promise; and what proves the repository to those who make it.
-PROMISES = $(wildcard tests/m[0-9]*) tests/cli tests/clients tests/cuda tests/simulator tests/tracing tests/transformers_models
+PROMISES = $(wildcard tests/m[0-9]*) tests/cli tests/clients tests/m11/cuda tests/simulator tests/tracing tests/m11/models
 MAKERS   = tests/bench tests/campaign tests/docs tests/gpu tests/milestones tests/workshop
 # --no-compile: Python compiles a module when it is first imported, and of 180 MB two thirds never are.
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
@@ -84,7 +84,7 @@ real: $(VENV)/.installed-test
 # The kernels through the compiler that torch 2.11 brings; `make test` and `make exhaustive` take that of constraints.txt.
 OTHER_TRITON = 3.6.0
 COMPILED = tests/m4/test_kernels_compile.py tests/m4/test_attention_compile.py tests/m6/test_kernels_compile_m6.py \
-	tests/m7/test_triton_codes_compile.py tests/m10/test_kernel_compile.py $(wildcard tests/cuda/test_*compile*.py)
+	tests/m7/test_triton_codes_compile.py tests/m10/test_kernel_compile.py $(wildcard tests/m11/cuda/test_*compile*.py)
 tritons: export PYTHONPATH = $(VENV)/triton-$(OTHER_TRITON)
 tritons: $(VENV)/triton-$(OTHER_TRITON)/.installed
 	@$(BIN)/python -c "import triton; assert triton.__version__ == '$(OTHER_TRITON)', triton.__file__"
@@ -111,7 +111,7 @@ $(VENV)/clients/.installed: $(CLIENTS) | $(BIN)/python
 
 # What must hold however fast the machine is: the tests that run beside an engine, in one process.
 PACED = $(addprefix tests/,m2/test_async_llm.py m2/test_async_llm_loops.py m2/test_async_llm_life.py \
-	clients/test_busy_loop.py clients/test_deltas.py \
+	m11/test_busy_loop.py clients/test_deltas.py \
 	serve/test_load.py serve/test_limits.py serve/test_replicas.py serve/test_streams.py)
 pace: $(VENV)/.installed-serve-test
 	@for pace in slow fast; do \

@@ -3,7 +3,7 @@
     python -m workshop.model_types --json docs/benchmarks/data/model-types.json
 
 A prompt goes in as a request, and its tokens come out through chunks of prompts, hits of the prefix cache, preemptions
-and forks. The types are said here, so that tests/transformers_models holds for the same ones.
+and forks. The types are said here, so that tests/m11/models holds for the same ones.
 """
 
 from __future__ import annotations

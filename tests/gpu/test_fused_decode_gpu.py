@@ -14,6 +14,6 @@ pytestmark = pytest.mark.gpu  # conftest.py skips without a CUDA device
 @pytest.mark.parametrize("batch", ["256 ragged decodes", "one long decode"])
 @pytest.mark.parametrize("shape", LARGE, ids=str)
 def test_it_is_norm_rotation_store_and_attention(shape: Shape, batch: str) -> None:
-    from tests.cuda.test_fused_decode import check
+    from tests.m11.cuda.test_fused_decode import check
 
     check(shape, [old for _, old in LARGE_BATCHES[batch]], True, NO_EXTRAS, None)

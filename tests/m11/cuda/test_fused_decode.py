@@ -15,7 +15,7 @@ from folovllm.layers.norm import QKNorm
 from folovllm.layers.ops import norm_rotary
 from folovllm.layers.rotary import RotaryEmbedding
 from folovllm.sampling_params import SamplingParams
-from tests.cuda.test_attention_extras import reference
+from tests.m11.cuda.test_attention_extras import reference
 from tests.fake_cuda import FakeCuda
 from tests.helpers import some
 from tests.m3.oracle import Oracle

@@ -17,7 +17,7 @@ SMS, LATENCY, BANDWIDTH = 132, 0.8e-6, 4.3e12
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return compiled_by("tests.cuda.few_rows_aot", tmp_path_factory.mktemp("triton"))
+    return compiled_by("tests.m11.cuda.few_rows_aot", tmp_path_factory.mktemp("triton"))
 
 
 def test_everything_is_in_registers(compiled: Kernels) -> None:

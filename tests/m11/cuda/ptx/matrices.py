@@ -10,9 +10,9 @@ import re
 
 import numpy as np
 
-from tests.cuda.ptx.arithmetic import HALVES
-from tests.cuda.ptx.block import BOOL, F32, F64, LANES, U16, U32, U64, Array, Block, RefusedError
-from tests.cuda.ptx.program import Instruction
+from tests.m11.cuda.ptx.arithmetic import HALVES
+from tests.m11.cuda.ptx.block import BOOL, F32, F64, LANES, U16, U32, U64, Array, Block, RefusedError
+from tests.m11.cuda.ptx.program import Instruction
 
 ROW, COLUMN = LANES >> 2, 2 * (LANES & 3)
 SWIZZLES = {1: 128, 2: 64, 3: 32}  # bytes of a row whose pieces of 16 bytes are exchanged

@@ -21,12 +21,12 @@ ATTENTION_8_BITS = ("decode-bf16", "prefill-bf16-128", "decode-fp16", "decode-fp
 PROGRAMS: dict[str, tuple[str, ...]] = {
     "tests.m4.kernels_aot": (),
     "tests.m4.attention_aot": ("few",),
-    "tests.cuda.extras_aot": (),
+    "tests.m11.cuda.extras_aot": (),
     "tests.m6.aot": ATTENTION_8_BITS,
     "tests.m7.codes_aot": (),
     "tests.m7.int8_cache_aot": (),
     "tests.m10.experts_aot": (),
-    "tests.cuda.few_rows_aot": (),
+    "tests.m11.cuda.few_rows_aot": (),
 }
 # What a T4 gets; torch computes its prompts.
 TURING = {"tests.m4.kernels_aot": (), "tests.m4.attention_aot": ("few", "decode")}
@@ -47,13 +47,13 @@ def faults_of(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_kernels_have_room_on_every_gpu(program: str, capability: int, faults_of) -> None:
-    if (program, capability) == ("tests.cuda.few_rows_aot", 100) and triton.__version__.startswith("3.6"):
+    if (program, capability) == ("tests.m11.cuda.few_rows_aot", 100) and triton.__version__.startswith("3.6"):
         pytest.skip("this Triton's pipeliner fails on it, and the engine takes it on Hopper GPUs only")
     assert faults_of(program, capability) == {}
 
 
 def test_windows_soft_caps_and_sinks_have_room_on_hopper(faults_of) -> None:
-    assert faults_of("tests.cuda.extras_aot", 90) == {}
+    assert faults_of("tests.m11.cuda.extras_aot", 90) == {}
 
 
 @pytest.mark.parametrize("program", TURING)

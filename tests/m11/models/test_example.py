@@ -1,4 +1,4 @@
-"""examples/any_model.py says what it sets out to say."""
+"""examples/m11_any_model.py says what it sets out to say."""
 
 from __future__ import annotations
 

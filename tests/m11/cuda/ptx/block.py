@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda.ptx.program import Instruction, Program
+from tests.m11.cuda.ptx.program import Instruction, Program
 
 Array = np.ndarray[Any, Any]
 LANES = np.arange(32)

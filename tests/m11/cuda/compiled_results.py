@@ -37,7 +37,7 @@ from folovllm.layers.quantization.kernels.round_rows import round_rows
 from folovllm.sample.filters import Filters, keep_prefix
 from folovllm.sample.kernels.sampler import sample
 from folovllm.sampling_params import SamplingParams
-from tests.cuda.ptx.launch import Launcher
+from tests.m11.cuda.ptx.launch import Launcher
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 Result = tuple[str, Tensor, Tensor]

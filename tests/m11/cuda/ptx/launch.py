@@ -15,11 +15,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from tests.cuda.ptx.arithmetic import ARITHMETIC
-from tests.cuda.ptx.block import Block, Memory
-from tests.cuda.ptx.matrices import MATRICES
-from tests.cuda.ptx.movement import MOVEMENT
-from tests.cuda.ptx.program import Program
+from tests.m11.cuda.ptx.arithmetic import ARITHMETIC
+from tests.m11.cuda.ptx.block import Block, Memory
+from tests.m11.cuda.ptx.matrices import MATRICES
+from tests.m11.cuda.ptx.movement import MOVEMENT
+from tests.m11.cuda.ptx.program import Program
 
 CAPABILITY = int(os.environ.get("COMPILE_FOR", "90"))
 TYPES = {

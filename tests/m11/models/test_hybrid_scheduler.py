@@ -18,7 +18,7 @@ from folovllm.core import group_tables, kv_cache_manager
 from folovllm.kv_cache_groups import KVCacheGroups
 from tests.m3.desk_machine import SETTINGS, play_random_load
 from tests.m6.test_scheduler_caching_machine import DIGESTS, CachingSchedulerMachine
-from tests.transformers_models.hybrid_support import HybridDesk
+from tests.m11.models.hybrid_support import HybridDesk
 
 # Gemma: one group of full layers and several with a window; GPT-OSS; Mistral; and two windows without a full layer.
 WINDOWS = [(None, 5, 5, 5), (None, 6), (7,), (9, 4), (None, None, 1), (None, 12, 3)]

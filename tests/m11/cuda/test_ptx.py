@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cuda.ptx.arithmetic import ARITHMETIC
-from tests.cuda.ptx.block import Block, Memory, RefusedError
-from tests.cuda.ptx.matrices import MATRICES
-from tests.cuda.ptx.movement import MOVEMENT
-from tests.cuda.ptx.program import Program
+from tests.m11.cuda.ptx.arithmetic import ARITHMETIC
+from tests.m11.cuda.ptx.block import Block, Memory, RefusedError
+from tests.m11.cuda.ptx.matrices import MATRICES
+from tests.m11.cuda.ptx.movement import MOVEMENT
+from tests.m11.cuda.ptx.program import Program
 
 ADDRESSES = """
     ld.param.b64 %rd1, [kernel_param_0];

@@ -1,8 +1,8 @@
 """Any decoder of transformers in our engine: its own modelling code, our paged attention.
 
-    python examples/any_model.py gpt2
-    python examples/any_model.py gemma2 gpt_oss mixtral        # a window and a soft-cap, sinks, experts
-    python examples/any_model.py bloom                         # refused, with the reason
+    python examples/m11_any_model.py gpt2
+    python examples/m11_any_model.py gemma2 gpt_oss mixtral        # a window and a soft-cap, sinks, experts
+    python examples/m11_any_model.py bloom                         # refused, with the reason
 
 A small model of that type gets random weights, so nothing is downloaded and its text is noise. The engine's greedy
 tokens are compared with those of transformers' generate(). Prompts come in chunks and share cached blocks.

@@ -12,7 +12,7 @@ from folovllm import LLM, LLMEngine
 from folovllm.engine import kernel_check
 from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear, TritonCodesLinear
 from folovllm.layers.quantization.linear import QuantizedLinear
-from tests.clients.test_kernel_check import Doubled, Raises
+from tests.m11.test_kernel_check import Doubled, Raises
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder, our_warnings
 

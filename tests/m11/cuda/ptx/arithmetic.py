@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tests.cuda.ptx.block import BOOL, F32, F64, I64, U8, U16, U32, U64, Array, Block, RefusedError
-from tests.cuda.ptx.program import Instruction
+from tests.m11.cuda.ptx.block import BOOL, F32, F64, I64, U8, U16, U32, U64, Array, Block, RefusedError
+from tests.m11.cuda.ptx.program import Instruction
 
 LETTERS = {"s": "i", "u": "u", "b": "u", "f": "f"}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda.ptx.arithmetic import dtype_of
-from tests.cuda.ptx.block import BOOL, LANES, SPOILT, U8, U32, Block, RefusedError
-from tests.cuda.ptx.matrices import names
-from tests.cuda.ptx.program import Instruction
+from tests.m11.cuda.ptx.arithmetic import dtype_of
+from tests.m11.cuda.ptx.block import BOOL, LANES, SPOILT, U8, U32, Block, RefusedError
+from tests.m11.cuda.ptx.matrices import names
+from tests.m11.cuda.ptx.program import Instruction
 
 
 def mov(block: Block, its: Instruction) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.cuda.sorting import sort_at_once
+from tests.m11.cuda.sorting import sort_at_once
 from tests.helpers import some
 from tests.m1.sampling_reference import distribution
 from tests.m4.sampling_kernel_support import CUDA, DEVICE, FILTERS, as_filters, kept, normal
