@@ -32,7 +32,7 @@ BIN    := $(VENV)/bin
 PYTEST  = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 QUICK   = "not exhaustive and not real_model and not serve and not browser and not ray"
 # What the engine and its public face promise; and what proves the repository to those who make it.
-PROMISES = $(wildcard tests/m[0-9]*) tests/cli tests/clients tests/m11/cuda tests/simulator tests/tracing tests/m11/models
+PROMISES = $(wildcard tests/m[0-9]*) tests/cli tests/clients tests/simulator tests/tracing
 MAKERS   = tests/bench tests/campaign tests/docs tests/gpu tests/milestones tests/workshop
 # --no-compile: Python compiles a module when it is first imported, and of 180 MB two thirds never are.
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
@@ -68,6 +68,7 @@ wheel: $(VENV)/.installed-test $(VENV)/.installed-serve $(VENV)/.installed-dev
 # Threads, processes, interrupts, streams. The process beside them ends when its parent does, this recipe's shell.
 WAITING = $(wildcard tests/m2/test_async_*.py tests/m2/test_threads.py tests/m2/test_streams.py tests/m[0-9]*/test_interrupts*.py \
 	tests/m4/test_async_*.py tests/m4/test_cpu_pool.py tests/m4/test_run_ahead.py tests/clients/test_*.py \
+	tests/m11/test_busy_loop.py tests/m11/test_late_outputs.py tests/m11/test_snapshots.py tests/m11/test_threads.py \
 	tests/tracing/test_writer.py tests/milestones/test_labs_screen.py tests/milestones/test_fork_server.py)
 busy: $(VENV)/.installed-test
 	@$(BIN)/python -c "import os; any(parent != $$$$ for parent in iter(os.getppid, 0))" & \

@@ -8,8 +8,8 @@ from tests.helpers import run_example
 
 
 def test_tokens_are_equal_and_a_refusal_has_its_reason(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["any_model.py", "gpt2", "gpt_oss", "bloom"])
-    gpt2, gpt_oss, bloom = run_example("any_model.py").splitlines()
+    monkeypatch.setattr(sys, "argv", ["m11_any_model.py", "gpt2", "gpt_oss", "bloom"])
+    gpt2, gpt_oss, bloom = run_example("m11_any_model.py").splitlines()
     assert gpt2.startswith("gpt2: 4 layers, 4 heads on 4 of 16; 3 of 3 answers are generate()'s, 80 prompt tokens")
     assert gpt2.endswith("; 128 tokens take 16 blocks")
     assert gpt_oss.startswith("gpt_oss: 4 layers, 4 heads on 2 of 16, sinks and sliding_window; 3 of 3 answers are")

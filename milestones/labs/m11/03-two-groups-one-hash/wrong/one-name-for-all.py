@@ -1,0 +1,2 @@
+def _name(chain, group, place):
+    return chain.block_hash(place)

@@ -1,0 +1,12 @@
+class _State:
+    def catch_up(self, tokens, eos_token_ids):
+        self.num_read = 0
+        while self.num_read < len(tokens) and not self.ended:
+            token_id = tokens[self.num_read]
+            if token_id in eos_token_ids and self.matcher.is_accepting():
+                self.ended = True
+            elif not self.matcher.consume_token(token_id):
+                if "too many" in self.matcher.get_error():
+                    raise self._too_complex()
+                raise FormError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
+            self.num_read += 1
