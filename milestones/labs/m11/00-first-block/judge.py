@@ -23,6 +23,12 @@ def test_a_window_of_one_sees_its_own_key_alone():
     expect([groups.first_block(0, position) for position in (0, 3, 4)], [0, 0, 1])
 
 
+@invariant(1)
+def test_blocks_of_one_token():
+    groups = KVCacheGroups(windows=(3,), block_size=1)
+    expect([groups.first_block(0, position) for position in range(5)], [0, 0, 0, 1, 2])
+
+
 @invariant(2)
 def test_at_the_beginning_the_window_is_not_full():
     groups = KVCacheGroups(windows=(6,), block_size=4)

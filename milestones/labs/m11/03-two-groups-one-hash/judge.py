@@ -74,6 +74,16 @@ def test_equal_tokens_are_kept_once():
 
 
 @invariant(5)
+def test_the_block_that_goes_is_the_one_at_that_place():
+    pool, chain = BlockPool(8, enable_caching=True), chain_of([5, 6, 7, 8])
+    first, second = pool.get_new_blocks(2), pool.get_new_blocks(2)
+    own = second[1]
+    cache_group(pool, chain, [first], 0, [0, 1])
+    cache_group(pool, chain, [[first[0], own]], 0, [1])
+    expect((pool.refs(own), pool.refs(first[0]), pool.refs(first[1])), (0, 1, 2))
+
+
+@invariant(5)
 def test_what_the_table_has_stays_as_it_is():
     pool, chain = BlockPool(8, enable_caching=True), chain_of([5, 6])
     table = pool.get_new_blocks(1)

@@ -95,6 +95,20 @@ def test_tokens_ahead_count():
 
 
 @invariant(5)
+def test_they_come_behind_the_others():
+    expect(allowed([A], ahead=[B, END]), [END])
+
+
+@invariant(5)
+def test_a_vocabulary_of_two_words_of_bits():
+    class Large(Compiler):
+        def mask(self, matcher):
+            return np.array([1 << A, 1 << 4], np.int32)
+
+    expect(allowed([], vocab_size=40, compiler=Large), [A, 36])
+
+
+@invariant(5)
 def test_behind_the_end_no_token_continues():
     expect(allowed([A, END]), [END])
 
@@ -112,7 +126,7 @@ def test_a_complete_text_may_end_or_go_on():
 @invariant(6)
 def test_ends_that_the_vocabulary_does_not_have_are_passed_over():
     class Two(Compiler):
-        eos_token_ids = frozenset({END, 40})
+        eos_token_ids = frozenset({END, 12, 40})
 
     expect(allowed([A], compiler=Two), [B, END])
 
