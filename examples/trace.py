@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from folovllm import LLM, SamplingParams
+from folovllm.tracing.attach import TraceFile
 from folovllm.tracing.reader import Trace, read_trace
 from folovllm.tracing.replay import Replay
 
@@ -39,14 +40,15 @@ ARRIVALS = {
 def run(path: Path) -> Trace:
     """12 blocks are too few for all three."""
     limits = {"num_kv_blocks": 12, "max_num_batched_tokens": 48, "max_model_len": 192}
-    llm = LLM(trace=path, dtype="float32", preemption_mode="recompute", **limits)
+    trace_file = TraceFile(path)
+    llm = LLM(observers=[trace_file], dtype="float32", preemption_mode="recompute", **limits)
     step = 1
     while step <= max(ARRIVALS) or llm.engine.has_unfinished_requests():
         for name, prompt, params in ARRIVALS.get(step, []):
             llm.engine.add_request(name, prompt, params)
         llm.engine.step()
         step += 1
-    llm.trace.close()
+    trace_file.close()
     return read_trace(path)
 
 

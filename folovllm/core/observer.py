@@ -9,7 +9,7 @@ vLLM: v1/metrics/loggers.py (StatLoggerBase) for steps, distributed/kv_events.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from folovllm.core.scheduler_output import Drafts, SchedulerOutput
@@ -47,3 +47,5 @@ class EngineObserver:
 
 
 Observers = list[EngineObserver]
+Attach = Callable[[Any], object]
+"""Gets an LLMEngine, whole and idle, and adds to its `observers` what is to look at it."""

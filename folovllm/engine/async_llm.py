@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from os import PathLike
 from typing import Any
 
+from folovllm.core.observer import Attach
 from folovllm.engine.busy_loop import BusyLoop
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.engine_client import EngineClient
@@ -27,7 +27,6 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequestType
 from folovllm.engine.snapshots import EngineSnapshot, snapshot_of
 from folovllm.engine.stats import EngineStats
-from folovllm.tracing.attach import Attach, make_engine
 
 
 class AsyncLLM(EngineClient):
@@ -37,31 +36,25 @@ class AsyncLLM(EngineClient):
             async for output in llm.generate("Once upon a time", SamplingParams(max_tokens=32)):
                 print(output.outputs[0].text)
 
-    Args: as for LLM; but a trace is without texts where nothing is said, for here they are other people's. Raises: as
-        LLM does.
+    Args: as for LLM. Raises: as LLM does.
     """
 
     def __init__(
         self,
         model: str | None = None,
         *,
-        trace: str | PathLike[str] | None = None,
-        trace_texts: bool = False,
-        nvtx: bool = False,
         observers: Sequence[Attach] = (),
         **kwargs: Any,
     ) -> None:
-        config = config_for_llm(model, **kwargs)
-        engine, self.trace = make_engine(
-            lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx, observers=observers
-        )
+        engine = LLMEngine(config_for_llm(model, **kwargs))
+        for attach in observers:
+            attach(engine)
         self._start(engine)
 
     @classmethod
     def from_engine(cls, engine: LLMEngine) -> AsyncLLM:
         """Serve an engine that exists. Until shutdown() no other code may use it."""
         self = cls.__new__(cls)
-        self.trace = None
         self._start(engine)
         return self
 
@@ -97,8 +90,6 @@ class AsyncLLM(EngineClient):
         self._loop = None
         self._hand_over()
         await asyncio.to_thread(self._busy.close)
-        if self.trace is not None:
-            self.trace.close()
 
     async def __aenter__(self) -> AsyncLLM:
         return self

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import count
-from os import PathLike
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from folovllm.core.observer import Attach
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
@@ -21,7 +21,6 @@ from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.metrics_reader import Metric, metrics_of
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
-from folovllm.tracing.attach import Attach, make_engine
 from folovllm.utils.checks import check_choice
 from folovllm.utils.ids import next_unused
 
@@ -37,11 +36,8 @@ class LLM:
 
     Args:
         model: a Hugging Face hub id, a local folder in that format, or None for the small model that ships here.
-        trace: a file that gets a record of every step (`folovllm trace view` shows it). Whole after trace.close().
-        trace_texts: whether the trace has prompts and tokens, too; without them, only how many.
-        nvtx: name the parts of each step in NVIDIA's profilers; needs a GPU.
-        observers: each is called with the engine before its first step, and adds to `engine.observers` what else is to
-            look at it.
+        observers: each is called with the engine before its first step, and adds to `engine.observers` what is to look
+            at it: folovllm.tracing.attach.TraceFile("run.jsonl"), say.
         generation_config: "auto": chat() without parameters draws as the checkpoint's generation_config.json says;
             "vllm": as SamplingParams() says.
         **kwargs: any field of ModelConfig, CacheConfig or SchedulerConfig by its name: tokenizer, dtype, device,
@@ -56,9 +52,6 @@ class LLM:
         self,
         model: str | None = None,
         *,
-        trace: str | PathLike[str] | None = None,
-        trace_texts: bool = True,
-        nvtx: bool = False,
         observers: Sequence[Attach] = (),
         generation_config: str = "auto",
         **kwargs: Any,
@@ -68,9 +61,9 @@ class LLM:
         # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
         kwargs["performance_mode"] = kwargs.get("performance_mode") or "throughput"
         config = config_for_llm(model, **kwargs)
-        self.engine, self.trace = make_engine(
-            lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx, observers=observers
-        )
+        self.engine = LLMEngine(config)
+        for attach in observers:
+            attach(self.engine)
         self._request_ids = count()
 
     @property

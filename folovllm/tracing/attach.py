@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from folovllm import __version__
+from folovllm.core.observer import Attach
 from folovllm.core.scheduler import Scheduler
 from folovllm.tracing.nvtx import attach_nvtx
 from folovllm.tracing.schema import VERSION, Header
@@ -18,8 +19,6 @@ from folovllm.tracing.tracer import Clock, Tracer
 from folovllm.tracing.writer import TraceWriter
 from folovllm.utils.checks import check_bool
 
-Attach = Callable[[Any], object]
-"""Gets an LLMEngine, whole and idle, and adds to its observers what is to look at it."""
 EngineT = TypeVar("EngineT")  # LLMEngine, which is on the floor above this one
 
 
@@ -36,6 +35,29 @@ def attach(engine: Any, writer: TraceWriter, clock: Clock = time.perf_counter, *
         texts=texts,
     )
     return Tracer(writer, engine.scheduler, engine.observers, header, clock)
+
+
+class TraceFile:
+    """A file that gets a record of every step of an engine: LLM(observers=[trace]), whole after trace.close().
+
+    Args:
+        texts: whether the file has prompts and tokens, too; without them, only how many.
+
+    Raises:
+        ValueError: `texts` is no bool, or what TraceWriter says of the path.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, texts: bool = True) -> None:
+        check_bool("texts", texts)
+        self.texts = texts
+        self.writer = TraceWriter(path)
+        self._open: TraceWriter | Tracer = self.writer
+
+    def __call__(self, engine: Any) -> None:
+        self._open = attach(engine, self.writer, texts=self.texts)
+
+    def close(self) -> None:
+        self._open.close()
 
 
 def make_engine(

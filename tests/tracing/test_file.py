@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from folovllm import LLM
+from folovllm.tracing.attach import TraceFile
 from folovllm.tracing.reader import read_trace
 from folovllm.tracing.schema import TraceFormatError
 from folovllm.tracing.summary import summarize
@@ -81,6 +81,6 @@ def test_a_step_that_names_a_sequence_no_record_has_is_named(tmp_path, field: st
 
 
 @pytest.mark.parametrize(("path", "text"), [("", "be the path of a file"), ("no/such/run.jsonl", "can be written")])
-def test_a_path_that_cannot_be_written_is_refused_before_the_model_is_loaded(path: str, text: str) -> None:
+def test_a_path_that_cannot_be_written_is_refused(path: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"trace must .*{text}"):
-        LLM("no-such-model", trace=path)
+        TraceFile(path)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, AsyncLLM, LLMEngine, SamplingParams
-from folovllm.tracing.attach import attach
+from folovllm.tracing.attach import TraceFile, attach
+from folovllm.tracing.nvtx import attach_nvtx
 from folovllm.tracing.reader import Trace, read_trace
 from folovllm.tracing.replay import Replay
 from folovllm.tracing.summary import latencies, summarize, when_drawn
@@ -205,14 +206,12 @@ def test_without_texts_a_trace_has_no_prompt_and_no_token(text_model_folder, tmp
 
 def test_nvtx_needs_a_gpu(text_model_folder) -> None:
     with pytest.raises(ValueError, match="nvtx must be off on cpu"):
-        LLM(str(text_model_folder), nvtx=True)
+        LLM(str(text_model_folder), observers=[attach_nvtx])
 
 
 def test_nvtx_ranges_are_nested_and_all_are_closed(text_model_folder, monkeypatch) -> None:
     """On a stand-in: what a profiler would see."""
     import torch
-
-    from folovllm.tracing.nvtx import attach_nvtx
 
     seen: list[str] = []
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", seen.append)
@@ -235,14 +234,15 @@ def test_nvtx_ranges_are_nested_and_all_are_closed(text_model_folder, monkeypatc
     assert len(seen) == 16
 
 
-def test_async_llm_writes_a_trace_and_closes_it(text_model_folder, tmp_path) -> None:
+def test_async_llm_writes_a_trace(text_model_folder, tmp_path) -> None:
     async def serve() -> None:
-        options = {"dtype": "float32", "trace": tmp_path / "run.jsonl", "trace_texts": True}
-        async with AsyncLLM(str(text_model_folder), **options) as llm:
+        async with AsyncLLM(str(text_model_folder), dtype="float32", observers=[trace]) as llm:
             async for _ in llm.generate("hello", SamplingParams(max_tokens=3, temperature=0)):
                 pass
 
+    trace = TraceFile(tmp_path / "run.jsonl")
     asyncio.run(serve())
-    trace = read_trace(tmp_path / "run.jsonl")
-    assert trace.end is not None
-    assert [arrival.prompt for step in trace.steps for arrival in step.arrived] == ["hello"]
+    trace.close()
+    written = read_trace(tmp_path / "run.jsonl")
+    assert written.end is not None
+    assert [arrival.prompt for step in written.steps for arrival in step.arrived] == ["hello"]

@@ -11,6 +11,7 @@ import pytest
 from folovllm import LLM, SamplingParams
 from folovllm.entrypoints.cli.main import main
 from folovllm.entrypoints.trace_texts import NoTextsError, find_tokenizer, texts_of
+from folovllm.tracing.attach import TraceFile
 from folovllm.tracing.page import make_page
 from folovllm.tracing.reader import read_trace
 from tests.tracing.support import Simulated
@@ -27,11 +28,12 @@ class Words:
 
 def test_texts_are_those_that_the_user_got(tmp_path) -> None:
     """Two answers to a text, and one to token ids."""
-    llm = LLM(trace=tmp_path / "run.jsonl", dtype="float32")
+    trace_file = TraceFile(tmp_path / "run.jsonl")
+    llm = LLM(observers=[trace_file], dtype="float32")
     prompts = ["Once upon a time", llm.get_tokenizer().encode("The little fox")]
     params = [SamplingParams(n=2, max_tokens=9, seed=0), SamplingParams(max_tokens=5, temperature=0)]
     outputs = llm.generate(prompts, params, use_tqdm=False)
-    llm.trace.close()
+    trace_file.close()
     trace = read_trace(tmp_path / "run.jsonl")
     texts = texts_of(trace, find_tokenizer(trace))
     assert texts.prompts == {0: "Once upon a time", 1: "The little fox"}
@@ -41,9 +43,10 @@ def test_texts_are_those_that_the_user_got(tmp_path) -> None:
 
 
 def test_a_beam_has_no_text(tmp_path) -> None:
-    llm = LLM(trace=tmp_path / "run.jsonl", dtype="float32")
+    trace_file = TraceFile(tmp_path / "run.jsonl")
+    llm = LLM(observers=[trace_file], dtype="float32")
     llm.generate("Once", SamplingParams(use_beam_search=True, best_of=2, temperature=0, max_tokens=4), use_tqdm=False)
-    llm.trace.close()
+    trace_file.close()
     trace = read_trace(tmp_path / "run.jsonl")
     assert texts_of(trace, find_tokenizer(trace)).said == {}
 
@@ -74,9 +77,10 @@ def test_a_tokenizer_is_looked_for_on_this_machine_only(tmp_path, name, text) ->
 
 
 def test_a_page_without_texts_says_why(tmp_path, capsys) -> None:
-    llm = LLM(trace=tmp_path / "run.jsonl", trace_texts=False, dtype="float32")
+    trace_file = TraceFile(tmp_path / "run.jsonl", texts=False)
+    llm = LLM(observers=[trace_file], dtype="float32")
     llm.generate("Once", SamplingParams(max_tokens=2, temperature=0), use_tqdm=False)
-    llm.trace.close()
+    trace_file.close()
     assert main(["trace", "view", str(tmp_path / "run.jsonl")]) == 0
     assert "without texts: trace run.jsonl was written without texts" in capsys.readouterr().err
     assert main(["trace", "view", str(tmp_path / "run.jsonl"), "--tokenizer", "embedded"]) == 2
@@ -96,6 +100,6 @@ def test_what_cannot_be_is_refused_with_the_way_out(capsys, arguments, text) -> 
     assert text in capsys.readouterr().err
 
 
-def test_trace_texts_must_be_a_bool(tmp_path) -> None:
-    with pytest.raises(ValueError, match="trace_texts must be"):
-        LLM("no-such-model", trace=tmp_path / "x.jsonl", trace_texts="yes")  # type: ignore[arg-type]
+def test_texts_must_be_a_bool(tmp_path) -> None:
+    with pytest.raises(ValueError, match="texts must be"):
+        TraceFile(tmp_path / "x.jsonl", texts="yes")  # type: ignore[arg-type]
