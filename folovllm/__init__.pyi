@@ -11,8 +11,8 @@ from folovllm.engine.input_processor import TokensPrompt as TokensPrompt
 from folovllm.engine.llm_engine import LLMEngine as LLMEngine
 from folovllm.engine.stats import EngineStats as EngineStats
 from folovllm.entrypoints.beam_search import BeamSearchParams as BeamSearchParams
-from folovllm.entrypoints.engine_args import AsyncEngineArgs as AsyncEngineArgs
-from folovllm.entrypoints.engine_args import EngineArgs as EngineArgs
+from folovllm.entrypoints.cli.engine_args import AsyncEngineArgs as AsyncEngineArgs
+from folovllm.entrypoints.cli.engine_args import EngineArgs as EngineArgs
 from folovllm.entrypoints.llm import LLM as LLM
 from folovllm.errors import EngineDeadError as EngineDeadError
 from folovllm.errors import FoloVLLMError as FoloVLLMError

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folovllm.bench.neighbours import OtherLoad
-from folovllm.utils.machine import hardware, versions
+from folovllm.entrypoints.cli.machine import hardware, versions
 from folovllm.utils.named_files import writing
 
 if TYPE_CHECKING:

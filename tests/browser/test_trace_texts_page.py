@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from folovllm.entrypoints.trace_texts import texts_of
+from folovllm.tracing.texts import texts_of
 from folovllm.tracing.page import make_page
 from folovllm.tracing.reader import read_trace
 from tests.browser.chromium import Chromium, find_chromium

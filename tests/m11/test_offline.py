@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,10 +12,6 @@ import pytest
 
 from folovllm import (
     LLM,
-    AsyncEngineArgs,
-    AsyncLLM,
-    EngineArgs,
-    LLMEngine,
     SamplingParams,
     StructuredOutputsParams,
     TokensPrompt,
@@ -170,23 +164,6 @@ def test_memory_for_the_cache_may_be_said_in_bytes() -> None:
         LLM(kv_cache_memory_bytes=block - 1)
     with pytest.raises(ValueError, match="^kv_cache_memory_bytes must not be given beside num_kv_blocks"):
         LLM(kv_cache_memory_bytes=block, num_kv_blocks=1)
-
-
-def test_engine_args_are_keywords_of_llm() -> None:
-    args = EngineArgs(num_gpu_blocks_override=40, scheduling_policy="priority", pipeline_parallel_size=1)
-    config = args.create_engine_config()
-    assert (config.cache_config.num_kv_blocks, config.scheduler_config.policy) == (40, "priority")
-    llm = LLM(**dataclasses.asdict(args))
-    assert (llm.engine.stats().kv_blocks_total, llm.engine.config.scheduler_config.policy) == (40, "priority")
-    assert LLMEngine.from_engine_args(args).stats().kv_blocks_total == 40
-    assert AsyncLLM.from_engine_args(AsyncEngineArgs(num_kv_blocks=41)).stats().kv_blocks_total == 41
-    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
-    parsed = EngineArgs.from_cli_args(parser.parse_args(["--num-kv-blocks", "42", "--dtype", "float32"]))
-    assert parsed == EngineArgs(num_kv_blocks=42, dtype="float32")
-    with pytest.raises(ValueError, match="pipeline_parallel_size must be "):
-        EngineArgs(pipeline_parallel_size=2).create_model_config()
-    with pytest.raises(TypeError, match="max_num_sequences"):
-        EngineArgs(max_num_sequences=2)
 
 
 def test_metrics_have_vllm_s_names(llm: LLM) -> None:

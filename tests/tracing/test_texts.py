@@ -10,7 +10,7 @@ import pytest
 
 from folovllm import LLM, SamplingParams
 from folovllm.entrypoints.cli.main import main
-from folovllm.entrypoints.trace_texts import NoTextsError, find_tokenizer, texts_of
+from folovllm.tracing.texts import NoTextsError, find_tokenizer, texts_of
 from folovllm.tracing.attach import TraceFile
 from folovllm.tracing.page import make_page
 from folovllm.tracing.reader import read_trace

@@ -64,7 +64,7 @@ def run_view(args: argparse.Namespace) -> int:
 
 def _texts(trace: Trace, tokenizer: str | None) -> Texts | None:
     """None, and a line on stderr that says why, where there are none. A tokenizer that was asked for must be there."""
-    from folovllm.entrypoints.trace_texts import NoTextsError, find_tokenizer, texts_of
+    from folovllm.tracing.texts import NoTextsError, find_tokenizer, texts_of
 
     try:
         return texts_of(trace, find_tokenizer(trace, tokenizer))
