@@ -11,7 +11,7 @@ import torch
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
 from folovllm.entrypoints.cli.info import collect
 from tests.cli.support import run
-from workshop.model_types import make_model
+from tests.m11.models.tiny_types import make_model
 
 
 def test_info_json_says_what_can_run(capsys: pytest.CaptureFixture[str]) -> None:

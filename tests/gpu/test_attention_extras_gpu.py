@@ -12,10 +12,10 @@ pytest.importorskip("triton")
 from folovllm.attention.backend import AttentionExtras
 from folovllm.attention.backends.invariant import TritonInvariantBackend
 from folovllm.attention.backends.triton import TritonBackend
-from tests.m11.cuda.test_attention_extras import backend_of, case_with, check
-from tests.m11.cuda.test_extras_engine import WINDOW, run
 from tests.helpers import make_hf_folder
 from tests.m4.attention_reference import Shape, Spans
+from tests.m11.cuda.test_attention_extras import backend_of, case_with, check
+from tests.m11.cuda.test_extras_engine import WINDOW, run
 
 pytestmark = pytest.mark.gpu  # conftest.py skips without a CUDA device
 

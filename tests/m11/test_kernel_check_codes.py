@@ -12,9 +12,9 @@ from folovllm import LLM, LLMEngine
 from folovllm.engine import kernel_check
 from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear, TritonCodesLinear
 from folovllm.layers.quantization.linear import QuantizedLinear
-from tests.m11.test_kernel_check import Doubled, Raises
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder, our_warnings
+from tests.m11.test_kernel_check import Doubled, Raises
 
 pytest.importorskip("triton")
 from folovllm.layers.quantization.kernels import linear_codes, round_rows

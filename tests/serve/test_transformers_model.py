@@ -12,8 +12,8 @@ import transformers
 
 from folovllm.core.draft_length import DraftLength
 from tests.helpers import add_byte_tokenizer, hf_greedy
+from tests.m11.models.tiny_types import TYPES
 from tests.serve.support import Running, running
-from workshop.model_types import TYPES
 
 PROMPT = "ab ab ab ab ab ab ab ab "  # longer than a window
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"

@@ -10,10 +10,10 @@ import pytest
 
 from folovllm import LLM, SamplingParams
 from folovllm.entrypoints.cli.main import main
-from folovllm.tracing.texts import NoTextsError, find_tokenizer, texts_of
 from folovllm.tracing.attach import TraceFile
 from folovllm.tracing.page import make_page
 from folovllm.tracing.reader import read_trace
+from folovllm.tracing.texts import NoTextsError, find_tokenizer, texts_of
 from tests.tracing.support import Simulated
 
 HOSTILE = "</script><script>alert(1)</script><!-- {{SCRIPT}} &amp; \u2028"

@@ -33,8 +33,8 @@ from folovllm.engine import build
 from folovllm.engine.kernel_check import check_kernels
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts
-from folovllm.sampling_params import SamplingParams
 from folovllm.entrypoints.cli.machine import hardware, versions
+from folovllm.sampling_params import SamplingParams
 
 COLUMNS = [
     "dtype", "imports_s", "build_s", "check_s", "check_again_s", "first_token_s", "ready_s", "later_first_token_ms",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.m11.cuda.sorting import sort_at_once
 from tests.helpers import some
 from tests.m1.sampling_reference import distribution
 from tests.m4.sampling_kernel_support import CUDA, DEVICE, FILTERS, as_filters, kept, normal
+from tests.m11.cuda.sorting import sort_at_once
 
 pytest.importorskip("triton")
 from folovllm.sample.kernels import cut

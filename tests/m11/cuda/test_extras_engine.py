@@ -17,7 +17,7 @@ from folovllm.attention.kernels import paged_decode
 from folovllm.engine import kernel_check
 from tests.fake_cuda import FakeCuda
 from tests.helpers import hf_greedy, make_hf_folder, our_warnings
-from workshop.model_types import make_model
+from tests.m11.models.tiny_types import make_model
 
 pytestmark = pytest.mark.exhaustive  # interpreted: some seconds each
 WINDOW, TOKENS = 8, 8

@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoConfig
 
-from folovllm import LLMEngine, SamplingParams
+from folovllm import SamplingParams
 from folovllm.attention import splits
 from folovllm.engine import kernel_check
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.parts import select_ops
 from folovllm.layers import few_rows as module
 from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
@@ -29,9 +28,8 @@ from folovllm.quant_scheme import ONLINE
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder, our_warnings, some
 from tests.m3.oracle import Oracle
-from tests.m4.cuda_support import PROMPTS, SETTINGS, make_engine, serve, serve_on_cpu
+from tests.m4.cuda_support import PROMPTS, make_engine, serve, serve_on_cpu
 from tests.m4.test_triton_ops import DEVICE, hidden_states, normal, tiny_model
-from workshop.bench.ablate import FEATURES
 
 pytest.importorskip("triton")
 
@@ -208,15 +206,6 @@ def test_an_engine_with_graphs_says_what_it_says_on_the_cpu(small_oracle: Oracle
     assert serve(engine, requests) == serve_on_cpu(small_oracle, requests)
     assert fake_cuda.launches["graph"] > 0
     assert len(fake_cuda.variants["_few_rows_kernel"]) == compiled == 4 * len(TILES)
-
-
-@pytest.mark.usefixtures("in_float32")
-def test_it_can_be_left_out_to_see_what_it_is_worth(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
-    options = {**SETTINGS, "skip_tokenizer_init": True, "enforce_eager": True}
-    config = config_for_llm(str(small_oracle.folder), dtype="float32", device="cuda", **options)
-    engine = LLMEngine(config, **FEATURES["few-rows"].options)
-    assert engine.runner.model.model.ops.most_rows == 0
-    assert fake_cuda.variants["_few_rows_kernel"] == {}
 
 
 @pytest.mark.usefixtures("in_float32")

@@ -20,9 +20,9 @@ from folovllm.layers.quantization.linear import DequantizedLinear, QuantizedLine
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import cut_tensor, shard_of
 from folovllm.quant_scheme import QuantScheme, read_scheme
-from tests.m11.cuda.fp8_folders import SETTINGS, UNEVEN, Tensors, edited, make_fp8_folder, to_blocks
 from tests.fake_cuda import FakeCuda
 from tests.helpers import hf_greedy, tiny_hf_config
+from tests.m11.cuda.fp8_folders import SETTINGS, UNEVEN, Tensors, edited, make_fp8_folder, to_blocks
 
 PROMPTS = [[5, 99, 17, 3, 100, 41], [7, 7, 1], list(range(20, 40))]
 SCHEME = read_scheme(SETTINGS)

@@ -15,12 +15,12 @@ from folovllm.layers.norm import QKNorm
 from folovllm.layers.ops import norm_rotary
 from folovllm.layers.rotary import RotaryEmbedding
 from folovllm.sampling_params import SamplingParams
-from tests.m11.cuda.test_attention_extras import reference
 from tests.fake_cuda import FakeCuda
 from tests.helpers import some
 from tests.m3.oracle import Oracle
 from tests.m4.attention_reference import KERNEL_DEVICE, TOLERANCE, Shape, make_case
 from tests.m4.cuda_support import PROMPTS, make_engine
+from tests.m11.cuda.test_attention_extras import reference
 
 if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from folovllm import LLM, ModelConfig, SamplingParams
-from folovllm.entrypoints.cli.info import collect
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear
 from folovllm.model_loader import resolve_device
@@ -38,20 +37,6 @@ def test_a_t4_has_our_kernels_for_decodes_and_torch_for_prompts(fake_cuda: FakeC
     assert fake_cuda.launches["_paged_prefill"] == 0
     assert fake_cuda.compiled == []
     assert said == serve_on_cpu(small_oracle, requests)
-
-
-@pytest.mark.parametrize(
-    ("capability", "backend", "layers"), [((7, 5), "turing", None), ((7, 0), "paged_torch", "7.5")]
-)
-def test_what_runs_there_is_said(
-    fake_cuda: FakeCuda, capability: tuple[int, int], backend: str, layers: str | None
-) -> None:
-    fake_cuda.capability = capability
-    data = collect()
-    assert data["attention_backend"] == backend
-    assert "8.0" in data["attention_backends"]["triton"]
-    reason = data["layers"]["triton"]
-    assert reason is None if layers is None else layers in reason
 
 
 def test_on_a_t4_auto_is_float16_which_a_line_says(

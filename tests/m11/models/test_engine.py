@@ -14,7 +14,7 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import model_spec
 from folovllm.models.transformers_model import Product, TransformersForCausalLM
 from tests.helpers import add_byte_tokenizer, hf_greedy
-from workshop.model_types import NO_ENDS, config_of, generate, make_model, make_prompts
+from tests.m11.models.tiny_types import NO_ENDS, config_of, generate, make_model, make_prompts
 
 PROMPTS = make_prompts()
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)

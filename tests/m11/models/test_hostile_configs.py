@@ -10,7 +10,7 @@ from folovllm import ModelConfig, ModelLoadError
 from folovllm.hf_config import load_hf_config
 from folovllm.models.registry import model_spec
 from tests.helpers import tiny_hf_config
-from workshop.model_types import config_of
+from tests.m11.models.tiny_types import config_of
 
 NAN, HUGE = float("nan"), 10**15
 OURS = ("auto", "transformers")  # both know these models

@@ -16,7 +16,7 @@ from folovllm.models.registry import decoder_spec
 from folovllm.models.transformers_model import transformers_spec
 from folovllm.worker.kv_cache import kv_cache_groups
 from tests.helpers import hf_greedy, some
-from workshop.model_types import LLAMA, TYPES, config_of, generate, make_model, make_prompts, run_engine
+from tests.m11.models.tiny_types import LLAMA, TYPES, config_of, generate, make_model, make_prompts, run_engine
 
 BLOCK, WINDOW, CHUNK, LONG = 4, 16, 16, 200
 GEMMA = KVCacheGroups((None, *[WINDOW] * 5), ((5,), (0,), (1,), (2,), (3,), (4,)), BLOCK, CHUNK)

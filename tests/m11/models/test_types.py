@@ -9,7 +9,7 @@ from folovllm.attention.backend import AttentionExtras
 from folovllm.models import transformers_model
 from folovllm.models.transformers_model import TransformersForCausalLM, transformers_spec
 from tests.helpers import some
-from workshop.model_types import (
+from tests.m11.models.tiny_types import (
     MAX_MODEL_LEN,
     REFUSED,
     TYPES,
