@@ -9,8 +9,11 @@ from folovllm.engine.defaults import config_for_llm
 from folovllm.entrypoints.cli.info import collect
 from tests.fake_cuda import FakeCuda
 from tests.m3.oracle import Oracle
-from tests.m11.cuda.test_few_rows import SETTINGS
+from tests.m4.cuda_support import SETTINGS
+from tests.m11.cuda.test_few_rows import in_float32
 from workshop.bench.ablate import FEATURES
+
+__all__ = ["in_float32"]
 
 
 @pytest.mark.usefixtures("in_float32")
