@@ -4,9 +4,12 @@
 
     lines and files    of the package in a milestone's tree: Python, with docstrings and blank lines; C++ apart
     a decode step      the files and functions that it enters (path.py)
-    root               the newest milestone and what stands around it: serving, watching, measuring (AFTER in chain.py)
+    around             what stands around the last milestone's engine: serving, watching, measuring (AFTER in chain.py)
+    root               the whole package
+    milestones, tests  Python files; of milestones/ all but the exercises
 
-A reader keeps a milestone in the head, so each has a limit, and a change that passes one has to make room first.
+A reader keeps a milestone in the head, so each has a limit, and a change that passes one has to make room first. LIMITS
+are never moved. What does not meet one yet is in NOT_YET with its size, and may not grow.
 """
 
 from __future__ import annotations
@@ -32,43 +35,53 @@ class Size:
     step_functions: int | None = None
 
 
+FIELDS = ("lines", "files", "cpp", "step_files", "step_functions")
 LIMITS = {
-    "m0": Size(lines=1_385),
-    "m1": Size(lines=4_370, files=51, step_files=18, step_functions=53),
-    "m2": Size(lines=5_905),
-    "m3": Size(lines=7_525, step_files=28, step_functions=78),
-    "m4": Size(lines=11_570, cpp=1_900),
-    "m5": Size(lines=11_825, cpp=1_900),
-    "m6": Size(lines=12_665, cpp=1_900, step_files=29, step_functions=89),
-    "m7": Size(lines=15_315, cpp=2_740),
-    "m8": Size(lines=16_970, cpp=2_845),
-    "m9": Size(lines=18_070, cpp=2_980),
-    "m10": Size(lines=18_645, cpp=3_066),
-    "root": Size(lines=37_300, cpp=3_125),
+    "m0": Size(lines=1_400),
+    "m1": Size(lines=4_400, files=51, step_files=18, step_functions=53),
+    "m2": Size(lines=5_900),
+    "m3": Size(lines=7_500, step_files=27, step_functions=76),
+    "m4": Size(lines=11_500, cpp=1_900),
+    "m5": Size(lines=11_800, cpp=1_900),
+    "m6": Size(lines=12_600, cpp=1_900, step_files=29, step_functions=82),
+    "m8": Size(lines=16_500, cpp=2_845),
+    "m10": Size(lines=18_300, cpp=3_066),
+    "m11": Size(lines=22_300, cpp=3_125),
+    "around": Size(lines=10_500),
+    "root": Size(lines=32_800, cpp=3_125),
+    "milestones": Size(lines=33_000),
+    "tests": Size(lines=48_000),
 }
+NOT_YET: dict[str, Size] = {}
+"""What is beyond its limit still: today's size, which may not grow."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `around` is what the root has beside its newest milestone."""
+    """One line of the table."""
 
     name: str
     size: Size
-    around: Size | None = None
+
+    def beyond(self) -> list[str]:
+        """Where the limit is not met, one line each: how far it is."""
+        limit = LIMITS.get(self.name, Size())
+        return [
+            f"{self.name}: {field} must be at most {most:,}, got {is_:,}"
+            for field in FIELDS
+            if (most := getattr(limit, field)) is not None and (is_ := getattr(self.size, field) or 0) > most
+        ]
 
     def excesses(self) -> list[str]:
-        """Where a limit is passed, one line each."""
-        limit = LIMITS.get(self.name, Size())
-        found = []
-        for field in ("lines", "files", "cpp", "step_files", "step_functions"):
-            is_, most = getattr(self.size, field), getattr(limit, field)
-            if is_ is not None and most is not None and is_ > most:
-                found.append(f"{self.name}: {field} must be at most {most:,}, got {is_:,}")
-        return found
+        """Of these, what has grown besides."""
+        known = NOT_YET.get(self.name, Size())
+        grown = [field for field in FIELDS if (getattr(self.size, field) or 0) > (getattr(known, field) or 0)]
+        return [line for line in self.beyond() if line.split()[1] in grown]
 
 
 def measure(course: Course, *, steps: bool = True) -> Iterator[Row]:
-    """A row for each milestone, then the root's. steps: walk through the decode steps that have a limit (seconds each).
+    """A row for each milestone, then what is around, the root's, and the folders'. steps: walk through the decode steps
+    that have a limit (seconds each).
 
     Raises:
         MilestoneError: a milestone's engine failed.
@@ -77,13 +90,16 @@ def measure(course: Course, *, steps: bool = True) -> Iterator[Row]:
         limit = LIMITS.get(milestone.id, Size())
         walk = path.measure(course, milestone) if steps and limit.step_files is not None else None
         yield Row(milestone.id, size_of(course.tree(milestone.number), walk))
-    around = {name: file for name, file in course.snapshot.items() if comes_after(name)}
-    yield Row("root", size_of(course.snapshot), size_of(around))
+    yield Row("around", size_of({name: file for name, file in course.snapshot.items() if comes_after(name)}))
+    yield Row("root", size_of(course.snapshot))
+    for folder, left_out in (("milestones", "milestones/labs/m"), ("tests", "")):
+        files = {name: file for name, file in course.snapshot.items() if not (left_out and name.startswith(left_out))}
+        yield Row(folder, size_of(files, folder=folder))
 
 
-def size_of(tree: Snapshot, walk: path.Walk | None = None) -> Size:
-    """The size of the package in `tree`."""
-    package = {name: file.data.count(b"\n") for name, file in tree.items() if name.startswith("folovllm/")}
+def size_of(tree: Snapshot, walk: path.Walk | None = None, *, folder: str = "folovllm") -> Size:
+    """The size of the package in `tree`, or of another folder."""
+    package = {name: file.data.count(b"\n") for name, file in tree.items() if name.startswith(f"{folder}/")}
     python = [lines for name, lines in package.items() if name.endswith(".py")]
     return Size(
         lines=sum(python),
