@@ -43,7 +43,7 @@ KEYS = [
     "name", "title", "command", "seed", "versions", "hardware", "date", "columns", "rows", "samples", "spread",
     "other_load", "notes", "details",
 ]  # fmt: skip
-ELSEWHERE = {"compare", "simulate", "simulator-error"}
+ELSEWHERE = {"compare", "simulate"}
 """Whose runs are in test_compare.py and in tests/simulator."""
 
 

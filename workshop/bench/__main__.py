@@ -23,7 +23,6 @@ MAKERS = {
     "sampler": Bench("workshop.bench.sampler", "sampling: ms per step", NO_ENGINE),
     "scheduler": Bench("workshop.bench.scheduler", "the scheduler alone: us per token", NO_ENGINE),
     "serve-load": Bench("workshop.bench.presets", BENCHES["serve-load"].help),
-    "simulator-error": Bench("workshop.bench.simulator_error", "the simulator against the engine", "it has none"),
     "speculation": Bench("workshop.bench.speculation", "draft tokens against none: tokens/s"),
     "step": Bench("workshop.bench.step", "one decode step: host work against the model, ms"),
     "timeline": Bench("workshop.bench.time_line", "one decode step on a GPU, predicted part by part", NO_ENGINE),
