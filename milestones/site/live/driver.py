@@ -208,11 +208,11 @@ def load(spec: dict[str, Any], say: Callable[[int], object]) -> dict[str, Any]:
         num_kv_blocks=None, max_num_batched_tokens=budget, max_num_seqs=spec["seqs"], max_model_len=None,
         no_chunked_prefill=not spec["chunks"], no_prefix_caching=not spec["caching"],
     )  # fmt: skip
-    setup = report.setup_of(cost, case)
+    loads, setup = importlib.import_module("folovllm.simulator.load").LOADS, report.setup_of(cost, case)
     simulator = report.Simulator(setup, cost)
 
     def coming() -> Iterator[Any]:
-        for number, job in enumerate(report.jobs_of(report.LOADS[spec["load"]], case)):
+        for number, job in enumerate(report.jobs_of(loads[spec["load"]], case)):
             say(number)
             yield job
 
