@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.bench.contestant import make_engine
+from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import bench_model
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
