@@ -90,7 +90,6 @@ def test_a_file_is_a_load_of_the_command(tmp_path: Path, capsys: pytest.CaptureF
         (["--burstiness", "0.5"], "burstiness must come with a request_rate"),
         (["--request-rate", "0"], "request_rate must be positive, got 0"),
         (["--goodput", "itl:5"], "goodput must be of ttft:MS"),
-        (["--base-url", "http://x:99999"], "base_url must be like"),
         (["--base-url", "127.0.0.1:1"], "base_url must be like"),
         (["--base-url", "http://127.0.0.1:1"], "base_url must be of a server that answers, got 'http://127.0.0.1:1'"),
     ],
