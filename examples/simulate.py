@@ -14,7 +14,6 @@ from folovllm.config import SchedulerConfig
 from folovllm.simulator.cost_model import Roofline
 from folovllm.simulator.devices import find_device
 from folovllm.simulator.load import LOADS
-from folovllm.simulator.meter import Meter
 from folovllm.simulator.replica import Setup
 from folovllm.simulator.simulator import Simulator
 
@@ -27,11 +26,10 @@ GOAL_MS = 200
 
 def run(rate: float) -> tuple[float, float]:
     """(TTFT in ms that nine in ten do not exceed, sequences that run in the mean)."""
-    meter = Meter()
-    simulator = Simulator(Setup(CONFIG, COST.num_blocks(block_size=16)), COST, meter)
-    simulator.run(LOADS["documents"].jobs(300, Arrivals(rate), seed=0))
-    counts = simulator.replicas["replica-0"].counts
-    return percentile(meter.ttft, 90) * 1e3, counts.rows / counts.steps
+    simulator = Simulator(Setup(CONFIG, COST.num_blocks(block_size=16)), COST)
+    times = simulator.run(LOADS["documents"].jobs(300, Arrivals(rate), seed=0))
+    replica = simulator.replicas["replica-0"]
+    return percentile([each.ttft for each in times], 90) * 1e3, replica.rows / replica.steps
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def pair_of(work: Callable[[], dict[str, float]], neighbour: Neighbour) -> dict[
     with neighbour.let():
         beside = work()
     load = watch.look()
-    others = load.cpu_seconds / load.wall_seconds if load is not None else 0.0
+    others = load["cpu_seconds"] / load["wall_seconds"]
     return {name: Pair(quiet[name], beside[name], others) for name in quiet}
 
 

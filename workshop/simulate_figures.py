@@ -20,7 +20,7 @@ from milestones.site.source import ROOT
 from workshop.figure_card import GREEN, ORANGE, PALE_BLUE, Card, Text
 
 DATA, FIGURES = ROOT / "docs" / "benchmarks" / "data", ROOT / "docs" / "figures"
-LOADS = ("budget", "cache", "block", "policy", "router", "million")
+LOADS = ("budget", "cache", "policy", "router", "tp4", "tp2-replicas", "replicas4")
 WIDTH, LEFT, PANEL, LABEL, BAR, ROW, TOP = 860, 24, 416, 104, 200, 36, 84
 """Of a card, in px: its left edge, from panel to panel, from a label to its bar, the longest bar, from row to row."""
 

@@ -1,8 +1,7 @@
 """`folovllm bench throughput | latency | …`: prints a table; --json keeps all of it.
 
-A benchmark is a file with `add_arguments(command)` and `run(args)`, which returns its Report. Where there is
-`check_args(args)`, it is asked first. The file is imported when its name is typed: `folovllm bench --help` and a wrong
-name answer without torch.
+A benchmark is a file with `add_arguments(command)` and `run(args)`, which returns its Report. The file is imported when
+its name is typed: `folovllm bench --help` and a wrong name answer without torch.
 
 vLLM: entrypoints/cli/benchmark/main.py
 """
@@ -13,7 +12,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 from folovllm.bench.options import prepare, show
 from folovllm.entrypoints.cli.parser import Parser
@@ -26,17 +25,15 @@ class Bench:
 
     module: str
     help: str
-    not_traced: str = ""
-    """Why --trace has nothing to write down here; empty where a step of an engine in this process is measured."""
+    traced: bool = True
+    """Whether an engine in this process is measured, so that --trace has steps to write down."""
 
 
-NO_ENGINE = "it has no engine with steps to write down: use `folovllm bench throughput --trace FILE`"
 BENCHES = {
     "throughput": Bench("folovllm.bench.throughput", "several requests: tokens/s"),
     "latency": Bench("folovllm.bench.latency", "one request at a time: ms per token"),
-    "serve-load": Bench("folovllm.bench.serve_load", "an engine or a server under load"),
-    "compare": Bench("folovllm.bench.compare", "two results: ratios, and what of them is noise", NO_ENGINE),
-    "simulate": Bench("folovllm.simulator.command", "a device, a model and a load that are not here", "it has --trace"),
+    "serve": Bench("folovllm.bench.serve", "a server under load", traced=False),
+    "simulate": Bench("folovllm.simulator.command", "a device, a model and a load that are not here", traced=False),
 }
 
 
@@ -64,13 +61,8 @@ class _BenchParser(Parser):
             module = import_module(bench.module)
             module.add_arguments(self)
             self.set_defaults(run=lambda given: _run(module, given))
-            if not bench.not_traced:
+            if bench.traced:
                 add_recording(self)
-            elif "--trace" not in self._option_string_actions:
-                self.add_argument("--trace", metavar="FILE", type=_refused(bench.not_traced), help=argparse.SUPPRESS)
-            recorded, check = self.get_default("run"), getattr(module, "check_args", lambda given: None)
-            # What is wrong with the options is said before a file of --trace is made.
-            self.set_defaults(run=lambda given: check(given) or recorded(given))
         return super().parse_known_args(*args, **kwargs)
 
 
@@ -81,10 +73,3 @@ def _run(module: Any, args: argparse.Namespace) -> int:
     for writer in report.traces:
         writer.check_whole()
     return status
-
-
-def _refused(reason: str) -> Any:
-    def refuse(_: str) -> NoReturn:
-        raise argparse.ArgumentTypeError(reason)
-
-    return refuse

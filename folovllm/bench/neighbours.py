@@ -1,52 +1,22 @@
 """What else ran on the machine during a measurement: a figure that was taken beside a busy neighbour must say so.
 
-    busy of all cores (/proc/stat)  −  this process and its children (/proc/<pid>/stat)  =  the others'
+    busy seconds of all cores  −  those of this process and its children  =  the others'
 
 Times under CPU contention do not repeat, and the median of rounds does not see a neighbour that was there in all of
-them. Where there is no /proc, nothing is known and the answer is None.
+them.
 
 vLLM: none
 """
 
 from __future__ import annotations
 
-import os
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
+import psutil
+
 SAID_FROM = 0.03  # of all cores; below it is what a machine does for itself
-_PROC = Path("/proc")
-
-
-@dataclass(frozen=True)
-class OtherLoad:
-    """`cpu_seconds` of other processes during `wall_seconds`, on a machine of `cores`; `stolen_seconds` of them went to
-    other virtual machines on the same host."""
-
-    wall_seconds: float
-    cpu_seconds: float
-    stolen_seconds: float
-    cores: int
-
-    @property
-    def share(self) -> float:
-        """Of all cores, 0 to 1."""
-        return self.cpu_seconds / (self.wall_seconds * self.cores) if self.wall_seconds > 0 else 0.0
-
-    @property
-    def is_busy(self) -> bool:
-        return self.share > SAID_FROM
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"share": self.share, "is_busy": self.is_busy}
-
-    def describe(self) -> str:
-        return (
-            f"Busy neighbours: other processes used {self.share * self.cores:.1f} of {self.cores} cores "
-            f"({self.share:.0%}) while this ran. Its times are longer and vary more than on a quiet machine."
-        )
 
 
 class Neighbours:
@@ -54,48 +24,36 @@ class Neighbours:
     count as a neighbour."""
 
     def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._before, self._ours = _busy_ticks(), sum(ticks_of_family({os.getpid()}).values())
+        self._began, self._before = time.perf_counter(), _others()
 
-    def look(self) -> OtherLoad | None:
-        """What the others have used since the beginning; None where there is no /proc."""
-        now, ours = _busy_ticks(), sum(ticks_of_family({os.getpid()}).values())
-        if self._before is None or now is None:
-            return None
-        tick, wall = os.sysconf("SC_CLK_TCK"), time.perf_counter() - self._began
-        busy, stolen = (after - before for after, before in zip(now[:2], self._before[:2], strict=True))
-        # Both sides are counted in ticks of 10 ms, at different moments: a quiet machine may come out below 0.
-        return OtherLoad(wall, max(0.0, (busy - (ours - self._ours)) / tick), stolen / tick, now[2])
+    def look(self) -> dict[str, Any]:
+        """What the others have used since the beginning: seconds on the clock and of the processor, and their share of
+        all cores, 0 to 1."""
+        wall, cores = time.perf_counter() - self._began, psutil.cpu_count() or 1
+        used = max(0.0, _others() - self._before)  # both sides are counted in ticks, at different moments
+        share = used / (wall * cores)
+        return {"wall_seconds": wall, "cpu_seconds": used, "cores": cores, "share": share, "is_busy": share > SAID_FROM}
 
 
-def _busy_ticks() -> tuple[int, int, int] | None:
-    """Ticks in which a core was not idle, those of them that the host took away, and the number of cores."""
-    try:
-        lines = (_PROC / "stat").read_text().splitlines()
-    except OSError:
-        return None
-    # user, nice, system, idle, iowait, irq, softirq, steal; guests are counted among the users.
-    user, nice, system, _, _, irq, softirq, steal = (int(number) for number in lines[0].split()[1:9])
-    cores = sum(line.startswith("cpu") for line in lines) - 1
-    return (user + nice + system + irq + softirq + steal, steal, cores) if cores > 0 else None
+def _others() -> float:
+    """Seconds of all cores that were neither idle nor ours."""
+    now = psutil.cpu_times()
+    idle = now.idle + getattr(now, "iowait", 0.0)
+    guests = getattr(now, "guest", 0.0) + getattr(now, "guest_nice", 0.0)  # are counted among the users as well
+    return float(sum(now) - idle - guests - family_seconds(psutil.Process()))
 
 
-def ticks_of_family(roots: set[int]) -> dict[int, int]:
-    """Of these processes and each of their descendants; with the ticks of those that ended, once they were waited for.
-    Empty where there is no /proc."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for folder in _PROC.glob("[0-9]*"):
-        try:
-            text = (folder / "stat").read_text()
-        except OSError:
-            continue  # it has just ended
-        fields = text.rpartition(")")[2].split()  # a command's name may hold anything, a bracket too
-        pid = int(folder.name)
-        parents[pid] = int(fields[1])
-        ticks[pid] = sum(int(number) for number in fields[11:15])  # its user and system time, its children's
-    found, more = set[int](), {pid for pid in roots if pid in ticks}
-    while more:
-        found |= more
-        more = {pid for pid, parent in parents.items() if parent in found} - found
-    return {pid: ticks[pid] for pid in found}
+def family_seconds(process: psutil.Process) -> float:
+    """Of a process and its descendants; with those that ended, once they were waited for."""
+    total = 0.0
+    for member in [process, *process.children(recursive=True)]:
+        with suppress(psutil.Error):  # it has just ended
+            total += sum(member.cpu_times()[:4])  # its user and system time, its children's
+    return total
+
+
+def describe(load: dict[str, Any]) -> str:
+    return (
+        f"Busy neighbours: other processes used {load['share'] * load['cores']:.1f} of {load['cores']} cores "
+        f"({load['share']:.0%}) while this ran. Its times are longer and vary more than on a quiet machine."
+    )

@@ -75,7 +75,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """Every benchmark has these."""
     text = "CPU threads (default: torch's own choice, 1 for the embedded model)"
     add_number(parser, "--threads", help=text)
-    parser.add_argument("--json", metavar="PATH", help="write the result here; - prints it, and no table")
+    text = "write the result here; - prints it, and no table"
+    parser.add_argument("--json", "--output-json", metavar="PATH", help=text)
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +135,7 @@ def source(args: argparse.Namespace) -> Iterator[BenchModel]:
 def show(args: argparse.Namespace, report: Report) -> int:
     """The report's name is the file's: documentation names it that way. The table comes first: what was measured is
     seen, also where the disk is full."""
-    report.other_load = None if args.neighbours is None else args.neighbours.look()
+    report.other_load = args.neighbours and args.neighbours.look()
     report.seed = getattr(args, "seed", None)
     if args.json not in (None, "-"):
         report.name = Path(args.json).stem

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from folovllm.bench.neighbours import OtherLoad
 from folovllm.entrypoints.cli.machine import hardware, versions
 from folovllm.utils.named_files import writing
 
@@ -55,22 +54,11 @@ class Report:
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
     details: dict[str, Any] = field(default_factory=dict)
     samples: Sequence[Samples] = ()
-    styles: Mapping[str, str] = field(default_factory=dict)
-    """A word in a cell -> its colour."""
     seed: int | None = None
-    other_load: OtherLoad | None = None
+    other_load: dict[str, Any] | None = None
+    """As Neighbours.look() has it."""
     traces: Sequence[TraceWriter] = ()
     """Written beside the result; whether all of them are whole is asked once that was shown."""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if set(row) != set(self.columns):
-                raise ValueError(f"rows must have exactly the columns {self.columns}, got {list(row)}")
-        if self.samples and len(self.samples) != len(self.rows):
-            raise ValueError(f"samples must be as many as rows, got {len(self.samples)} and {len(self.rows)}")
-        for key in (key for samples in self.samples for key in samples):
-            if key not in self.columns:
-                raise ValueError(f"samples must be of the columns {self.columns}, got {key!r}")
 
     @classmethod
     def of(
@@ -86,15 +74,14 @@ class Report:
         return cls(args.bench, title, command_line(args), columns, rows, notes, samples=kept, **more)
 
     def as_dict(self) -> dict[str, Any]:
-        """Every benchmark's JSON has these keys. `samples` and `spread` hold a dict for each row."""
+        """Every benchmark's JSON has these keys. `samples` holds a dict for each row."""
         keys = ("name", "title", "command", "seed", "versions", "hardware", "date", "columns", "rows")
         samples = [
             {key: list(values) for key, values in of_row.items()} for of_row in self.samples or [{}] * len(self.rows)
         ]
         return {key: getattr(self, key) for key in keys} | {
             "samples": samples,
-            "spread": [{key: spread(values) for key, values in of_row.items() if values} for of_row in samples],
-            "other_load": None if self.other_load is None else self.other_load.as_dict(),
+            "other_load": self.other_load,
             "notes": self.notes,
             "details": self.details,
         }
@@ -120,14 +107,17 @@ class Report:
         console.print()
         for note in [*self.notes, *self._describe_spread()]:
             console.print(Text(note, style="dim"))
-        if self.other_load is not None and self.other_load.is_busy:
-            console.print(Text(self.other_load.describe(), style="bold yellow"))
+        if self.other_load is not None and self.other_load["is_busy"]:
+            from folovllm.bench.neighbours import describe
+
+            console.print(Text(describe(self.other_load), style="bold yellow"))
 
     def _describe_spread(self) -> list[str]:
         worst: dict[str, float] = {}
         for key, values in ((key, values) for of_row in self.samples for key, values in of_row.items()):
             if len(values) > 1:
-                worst[key] = max(worst.get(key, 0.0), spread(values)["relative"])
+                middle = abs(statistics.median(values))
+                worst[key] = max(worst.get(key, 0.0), (max(values) - min(values)) / middle if middle else 0.0)
         if not worst:
             return []
         text = ", ".join(f"{_heading(key)} {share:.0%}" for key, share in worst.items())
@@ -138,8 +128,7 @@ class Report:
         from rich.text import Text
 
         def cell(key: str, row: Row) -> Text:
-            share = key == "sure" and row[key]
-            return Text(f"{share:.0%}" if share else format_number(row[key]), self.styles.get(row[key], ""))
+            return Text(format_number(row[key]))
 
         # What is the same in every row is above the table, which shows what differs.
         shown = [key for key in self.columns if not self._is_shared(key)]
@@ -178,12 +167,6 @@ def _heading(key: str) -> str:
         if key.endswith(ending):
             return key.removesuffix(ending).replace("_", " ") + unit
     return key.replace("_", " ")
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """How far apart they are; `relative` is the distance over the median, 0 where that is 0."""
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return {"min": low, "median": middle, "max": high, "relative": (high - low) / abs(middle) if middle else 0.0}
 
 
 def command_line(args: argparse.Namespace) -> str:

@@ -1,14 +1,10 @@
 """How long a step takes, from what it computes.
 
-    roofline   each part takes the longer of its bytes and its operations, and one part comes after the other
+    layers      weights                  tokens * 2 * weights
+    attention   K and V of all contexts  4 * heads * head_dim * layers for each pair of query and key
+    head        its weights              rows * 2 * its weights
 
-               layers      weights                  tokens * 2 * weights
-               attention   K and V of all contexts  4 * heads * head_dim * layers for each pair of query and key
-               head        its weights              rows * 2 * its weights
-
-    linear     a + b * tokens + c * sequences + d * K/V tokens + e * pairs + f * tokens beyond a knee, fitted to steps
-               that were measured. While the tokens are few, the weights are read once for all of them, and one more
-               costs little. Behind the knee each has its arithmetic.
+Each part takes the longer of its bytes and its operations, and one part comes after the other.
 
 Four numbers say what a step computes: a decode of a sequence whose context has 100 tokens, the new one included, is
 (1 token, 1 sequence, 100 K/V tokens, 100 pairs). A prompt's chunk of 4 tokens behind 96 is (4, 1, 100, 394).
@@ -18,8 +14,6 @@ vLLM: v1/metrics/perf.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from folovllm.bench.shapes import ModelShape
@@ -102,83 +96,3 @@ class Roofline:
                 "take more of them (tensor_parallel_size) or a smaller model"
             )
         return count
-
-
-KNEES = (4, 8, 16, 32)
-"""Tokens of a step behind which one more may cost more; the fit chooses."""
-
-
-@dataclass(frozen=True)
-class Linear:
-    """Seconds of a step, and of each thing in it."""
-
-    step: float
-    token: float
-    seq: float
-    kv_token: float
-    pair: float
-    more: float = 0.0
-    """Of each token beyond the knee, on top of what each token takes."""
-    knee: int = 0
-
-    def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
-        seconds = self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
-        return seconds + (tokens - self.knee) * self.more if tokens > self.knee else seconds
-
-    @classmethod
-    def fit(cls, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:
-        """The non-negative numbers with the least sum of squared relative errors. A step that another program held up
-        says nothing of the model: the tenth that fits worst is left out, and the rest is fitted once more.
-
-        Raises:
-            ValueError: fewer than ten steps.
-        """
-        if len(shapes) < 10:
-            raise ValueError(f"steps must be at least 10 to be fitted, got {len(shapes)}")
-        kept = list(range(len(shapes)))
-        for _ in range(2):
-            taken = [seconds[i] for i in kept]
-            found = _solve([shapes[i] for i in kept], taken, taken)
-            wrongs = [(abs(found.seconds(*shapes[i]) / seconds[i] - 1), i) for i in kept]
-            kept = [i for _, i in sorted(wrongs)[: len(kept) - len(kept) // 10]]
-        return found
-
-    def refit(self, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:
-        """The same for what steps take in the mean. Errors relative to what a step took count a slow one little, so
-        fit() says what is usual; relative to what is expected of it, they count it in full."""
-        found = self
-        for _ in range(3):
-            found = _solve(shapes, seconds, [found.seconds(*shape) for shape in shapes])
-        return found
-
-
-def _solve(shapes: Sequence[StepShape], seconds: Sequence[float], scales: Sequence[float]) -> Linear:
-    """The knee whose numbers fit best. Each error is divided by the step's scale, in seconds."""
-    return min((_solve_behind(shapes, seconds, scales, knee) for knee in KNEES), key=lambda pair: pair[0])[1]
-
-
-def _solve_behind(
-    shapes: Sequence[StepShape], seconds: Sequence[float], scales: Sequence[float], knee: int
-) -> tuple[float, Linear]:
-    """Non-negative least squares over six columns: of all sets of columns that may be used, the best whose numbers are
-    all non-negative. Returns the sum of squared relative errors, too."""
-    from itertools import combinations
-
-    import numpy
-
-    columns = [(1, *shape, max(0, shape.tokens - knee)) for shape in shapes]
-    rows = numpy.array(columns, dtype=float) / numpy.array(scales)[:, None]
-    wanted = numpy.array(seconds) / numpy.array(scales)
-    scale = rows.max(axis=0).clip(min=1e-300)
-    best, least = [0.0] * 6, float("inf")
-    for size in range(1, 7):
-        for used in combinations(range(6), size):
-            part = rows[:, used] / scale[list(used)]
-            found, *_ = numpy.linalg.lstsq(part, wanted, rcond=None)
-            error = float(((part @ found - wanted) ** 2).sum())
-            if (found >= 0).all() and error < least:
-                least, best = error, [0.0] * 6
-                for column, value in zip(used, found, strict=True):
-                    best[column] = float(value / scale[column])
-    step, token, seq, kv_token, pair, more = best
-    return least, Linear(step, token, seq, kv_token, pair, more, knee)

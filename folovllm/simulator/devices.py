@@ -26,7 +26,7 @@ vLLM: none
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from folovllm.utils.checks import wrong
 
@@ -72,15 +72,8 @@ DEVICES = {
 }
 
 
-def find_device(name: str, **overheads: float) -> Device:
-    """The device of that name, with other step_overhead and seq_overhead where they are given, in seconds.
-
-    Raises:
-        ValueError: no device has the name, or an overhead is negative.
-    """
+def find_device(name: str) -> Device:
+    """Raises ValueError: no device has the name."""
     if name.lower() not in DEVICES:
-        raise wrong("device", f"be one of {', '.join(DEVICES)} or this", name)
-    for field, value in overheads.items():
-        if not 0 <= value < float("inf"):
-            raise wrong(field, "be non-negative seconds", value)
-    return replace(DEVICES[name.lower()], **overheads)  # type: ignore[arg-type]
+        raise wrong("device", f"be one of {', '.join(DEVICES)}", name)
+    return DEVICES[name.lower()]

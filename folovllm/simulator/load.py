@@ -1,12 +1,6 @@
-"""What is asked of the simulated engines: a preset, lengths of one's own, or a file with a line for each request.
-
-    {"t": 0.25, "prompt_tokens": 900, "output_tokens": 120, "group": "tools", "prefix_tokens": 512}
+"""What is asked of the simulated engines: drawn from a preset or from lengths of one's own.
 
 The first `prefix_tokens` of a prompt are those of its group, the same for all that name it; the rest is like no other.
-With "chat" in place of that, the rest belongs to a chat: its next turn names the same chat, and its prompt is all that
-was said so far and more. A line may have "prompt_token_ids" instead of lengths, and "priority".
-
-Jobs come one by one, so no load of a million requests is in memory as a whole, but for the times of arrival.
 
 vLLM: benchmarks/datasets/
 """
@@ -15,12 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 from folovllm.bench.arrivals import Arrivals
-from folovllm.utils.checks import check_float, check_int, check_str, wrong
-from folovllm.utils.named_files import parse_json, read_lines
+from folovllm.utils.checks import check_int, wrong
 
 Range = tuple[int, int]
 
@@ -34,9 +26,7 @@ class Job:
     output_tokens: int
     group: str | None = None
     prefix_tokens: int = 0
-    chat: str | None = None
     priority: int = 0
-    token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,67 +84,3 @@ LOADS = {
     # The lengths that nano-vllm and mini-sglang publish figures for.
     "batch": Load((100, 1024), (100, 1024)),
 }
-
-
-def read_jobs(path: Path) -> Iterator[Job]:
-    """The requests of a file, one JSON object a line, in the order of their `t`.
-
-    Raises:
-        ValueError: at the line that is wrong, by its number and field.
-    """
-    before = None
-    for number, line in enumerate(read_lines("requests", path), 1):
-        if line.strip():
-            try:
-                job = _job(line)
-                if before is not None and job.time < before:
-                    raise wrong("t", f"be at least {before:g}, that of the line before", job.time)
-            except ValueError as error:
-                raise ValueError(f"line {number} of {path}: {error}") from error
-            before = job.time
-            yield job
-    if before is None:
-        raise wrong("requests", "have a request in it", str(path), "which has none")
-
-
-FIELDS = {"t", "prompt_tokens", "output_tokens", "group", "prefix_tokens", "chat", "priority", "prompt_token_ids"}
-
-
-def _job(line: bytes) -> Job:
-    found = parse_json(line)
-    if not isinstance(found, dict):
-        raise wrong("it", "be a JSON object", found)
-    if unknown := sorted(found.keys() - FIELDS):
-        raise wrong("fields", f"be of {', '.join(sorted(FIELDS))}", unknown[0])
-    time = check_float("t", found.get("t"))
-    if time < 0:
-        raise wrong("t", "be non-negative", time)
-    check_int("output_tokens", found.get("output_tokens"), 1)
-    job = Job(time, 0, found["output_tokens"], priority=found.get("priority", 0))
-    check_int("priority", job.priority)
-    token_ids = found.get("prompt_token_ids")
-    if token_ids is not None:
-        if {"prompt_tokens", "group", "prefix_tokens", "chat"} & found.keys():
-            raise ValueError("prompt_token_ids must stand alone, without lengths and groups")
-        if not isinstance(token_ids, list) or not token_ids:
-            raise wrong("prompt_token_ids", "be a list of token ids", token_ids)
-        for token_id in token_ids:
-            check_int("prompt_token_ids", token_id, 0)
-        return replace(job, prompt_tokens=len(token_ids), token_ids=tuple(token_ids))
-    check_int("prompt_tokens", found.get("prompt_tokens"), 1)
-    for name in ("group", "chat"):
-        if found.get(name) is not None:
-            check_str(name, found[name])
-    prefix = found.get("prefix_tokens", 0)
-    check_int("prefix_tokens", prefix, 0)
-    if prefix > found["prompt_tokens"]:
-        raise wrong("prefix_tokens", f"be at most prompt_tokens ({found['prompt_tokens']})", prefix)
-    if bool(prefix) != bool(found.get("group")):
-        raise wrong("prefix_tokens", "come with a group, and a group with prefix_tokens", prefix)
-    return replace(
-        job,
-        prompt_tokens=found["prompt_tokens"],
-        group=found.get("group"),
-        prefix_tokens=prefix,
-        chat=found.get("chat"),
-    )

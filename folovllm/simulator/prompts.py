@@ -17,23 +17,24 @@ from typing import cast
 from folovllm.core.block_hash import HashChain
 from folovllm.request import Request, SequenceData
 from folovllm.sampling_params import SamplingParams
-from folovllm.serving.routing import DEPTH, prefix_hashes
+from folovllm.serving.routing import DEPTH
 from folovllm.simulator.load import Job
-
-_params: dict[int, SamplingParams] = {}
 
 
 def make_request(request_id: str, job: Job, arrival_time: float) -> Request:
     """A request as the scheduler knows it. Its output ends by its length alone."""
-    params = _params.get(job.output_tokens)
-    if params is None:
-        params = _params[job.output_tokens] = SamplingParams(max_tokens=job.output_tokens, ignore_eos=True)
+    params = _params(job.output_tokens)
     request = Request(request_id, None, [0], params, arrival_time=arrival_time, priority=job.priority)
     # Of a prompt without tokens the scheduler asks for the length alone, and a range has one whatever its length.
-    tokens = list(job.token_ids) if job.token_ids is not None else cast("list[int]", range(job.prompt_tokens))
+    tokens = cast("list[int]", range(job.prompt_tokens))
     request.prompt_token_ids = tokens
     request.get_seqs()[0].data = SequenceData(tokens)
     return request
+
+
+@lru_cache(maxsize=1024)
+def _params(output_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=output_tokens, ignore_eos=True)
 
 
 @lru_cache(maxsize=1024)
@@ -43,14 +44,12 @@ def prefix_names(group: str, count: int) -> list[bytes]:
 
 
 class NamedBlocks(HashChain):
-    """The chain of a job without tokens."""
+    """The chain of a job."""
 
     def __init__(self, data: SequenceData, request_id: str, job: Job, block_size: int) -> None:
         self.data, self.block_size, self.cache_salt = data, block_size, None
         self.prefix = prefix_names(job.group or "", job.prefix_tokens // block_size)
-        # A request's number begins with a digit, so that it is no chat's name.
-        own = request_id if job.chat is None else f"chat {job.chat}"
-        self._own = own.encode().replace(b"%", b"%%") + b" %d"
+        self._own = request_id.encode() + b" %d"
 
     def block_hash(self, place: int) -> bytes:
         return self.prefix[place] if place < len(self.prefix) else self._own % place
@@ -61,9 +60,5 @@ class NamedBlocks(HashChain):
 
 def first_hashes(request_id: str, job: Job, block_size: int) -> list[bytes]:
     """What a router is given of a prompt: its first full blocks."""
-    if job.token_ids is not None:
-        return prefix_hashes(job.token_ids, block_size)
-    if job.prefix_tokens >= DEPTH * block_size:
-        return prefix_names(job.group or "", job.prefix_tokens // block_size)[:DEPTH]
     names = NamedBlocks(SequenceData([]), request_id, job, block_size)
     return [names.block_hash(place) for place in range(min(DEPTH, job.prompt_tokens // block_size))]

@@ -10,19 +10,18 @@ vLLM: none
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from folovllm.bench.metrics import RequestTimes
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.observer import Observers
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.request import Request
 from folovllm.simulator.cost_model import CostModel, StepShape
 from folovllm.simulator.load import Job
-from folovllm.simulator.meter import Meter
 from folovllm.simulator.prompts import NamedBlocks, make_request
 
 TOKEN_ID = 0
@@ -35,82 +34,51 @@ class Setup:
     config: SchedulerConfig
     num_blocks: int
     block_size: int = 16
-    num_swap_blocks: int = 0
     enable_prefix_caching: bool = True
 
-    def make_scheduler(self, observers: Observers) -> Scheduler:
-        sizes, caching = (self.num_blocks, self.block_size, self.num_swap_blocks), self.enable_prefix_caching
-        kv = KVCacheManager(*sizes, enable_prefix_caching=caching, observers=observers)
-        return Scheduler(self.config, kv, frozenset(), observers=observers)
 
-
-@dataclass(slots=True)
-class Live:
+class Live(NamedTuple):
     """What is remembered of a request until it ends."""
 
     request: Request
-    job: Job
     arrival: float
-    first: float = 0.0
-    last: float = 0.0
-    """When its newest token came, of one that was preempted since; else 0."""
+    times: RequestTimes
 
 
-@dataclass(slots=True)
-class Counts:
-    """Over all steps of a replica."""
-
-    steps: int = 0
-    busy: float = 0.0
-    """Seconds in which a step was under way."""
-    rows: int = 0
-
-
-@dataclass
 class Replica:
-    """Args:
-    on_finish: called with the replica's name and the time when a request ends.
+    """Attributes:
+    now: seconds at which its newest step began or ended, or a request came.
+    steps, rows, busy: the steps so far, the sequences in all of them, and their seconds.
     """
 
-    name: str
-    setup: Setup
-    cost: CostModel
-    meter: Meter
-    on_finish: Callable[[str, float], None] = field(default=lambda name, now: None)
-
-    def __post_init__(self) -> None:
-        self.observers = Observers()
-        self.scheduler = self.setup.make_scheduler(self.observers)
-        self.counts = Counts()
+    def __init__(self, setup: Setup, cost: CostModel) -> None:
+        self.setup, self.cost, self.observers = setup, cost, Observers()
+        sizes, caching = (setup.num_blocks, setup.block_size), setup.enable_prefix_caching
+        kv = KVCacheManager(*sizes, enable_prefix_caching=caching, observers=self.observers)
+        self.scheduler = Scheduler(setup.config, kv, frozenset(), observers=self.observers)
         self.live: dict[str, Live] = {}
-        self.now = 0.0  # at which its newest step began or ended, or a request came
-        self._end = 0.0
+        self.now = self.busy = self._end = 0.0
+        self.steps = self.rows = 0
         self._output: SchedulerOutput | None = None
-        self._previous_end = 0.0
 
-    def add(self, number: int, job: Job, now: float) -> bool:
-        """False: it can never be served, as the engine's own check of a request says."""
-        config = self.setup.config
-        if job.prompt_tokens >= config.max_model_len:
-            self.meter.refused += 1
-            return False
-        self.now = max(self.now, now)
-        request = make_request(str(number), job, now)
-        self.live[request.request_id] = Live(request, job, now)
-        if job.token_ids is None and self.setup.enable_prefix_caching:
+    def add(self, number: int, job: Job) -> RequestTimes:
+        """The request's times, which are complete once it has ended; refused if it can never be served, as by the
+        engine's own check of a request."""
+        longest = self.setup.config.max_model_len
+        if job.prompt_tokens >= longest:
+            return RequestTimes(problem=f"{job.prompt_tokens} prompt tokens do not fit into {longest}")
+        self.now = max(self.now, job.time)
+        request = make_request(str(number), job, job.time)
+        live = self.live[request.request_id] = Live(request, job.time, RequestTimes())
+        if self.setup.enable_prefix_caching:
             seq = request.get_seqs()[0]
-            names = NamedBlocks(seq.data, request.request_id, job, self.setup.block_size)
-            self.scheduler.kv.set_chain(seq, names)
+            self.scheduler.kv.set_chain(seq, NamedBlocks(seq.data, request.request_id, job, self.setup.block_size))
         self.scheduler.add_request(request)
-        return True
+        return live.times
 
-    def advance(self, until: float, *, watched: bool = False) -> None:
+    def advance(self, until: float) -> None:
         """Take the steps that are over at `until`. The next one is begun only before that: what comes at that very
-        moment may be in it.
-
-        watched: stop after a step by which a request ends.
-        """
-        ended = self.meter.finished
+        moment may be in it."""
         while True:
             if self._output is None:
                 if not self.live or self.now >= until:
@@ -119,23 +87,15 @@ class Replica:
             if self._end > until:
                 return
             self._finish_step()
-            if watched and self.meter.finished != ended:
-                return
-
-    def next_end(self) -> float:
-        """When the step is over that is under way, or that begins at once; infinity where there is nothing to do."""
-        self.advance(math.nextafter(self.now, math.inf))
-        return self._end if self._output is not None else math.inf
 
     def _begin(self) -> None:
         output = self._output = self.scheduler.schedule()
         shape = StepShape.of(output)
         seconds = self.cost.seconds(*shape) if shape.tokens else 0.0
         self._end = self.now + seconds
-        counts = self.counts
-        counts.steps += 1
-        counts.busy += seconds
-        counts.rows += shape.seqs
+        self.steps += 1
+        self.busy += seconds
+        self.rows += shape.seqs
         for observer in self.observers:
             observer.launched()
 
@@ -144,46 +104,17 @@ class Replica:
         output, self._output = self._output, None
         assert output is not None
         self.now = self._end
-        scheduler = self.scheduler
         draws = [
             TOKEN_ID if seq.num_computed_tokens + count >= seq.get_len() else None
             for seq, count in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)
         ]
-        for seq_id in output.stale_seq_ids:
-            live = self.live[seq_id.rpartition("-")[0]]
-            live.last = live.last or (live.first and self._previous_end)
-        gained = scheduler.update_from_output(output, draws)
-        ended = self._note_tokens(gained)
-        self._previous_end = self.now
-        for seq, status in ended:
-            self._finish(seq, status)
+        gained = self.scheduler.update_from_output(output, draws)
+        for seq, status in gained:
+            request, arrival, times = self.live[seq.request_id]
+            times.arrivals.append(self.now - arrival)
+            if status is not None:
+                times.num_tokens, times.e2el = len(times.arrivals), times.arrivals[-1]
+                del self.live[seq.request_id]
+                self.scheduler.finish(request, seq, status)
         for observer in self.observers:
             observer.step_ended([])
-
-    def _note_tokens(
-        self, gained: list[tuple[Sequence, SequenceStatus | None]]
-    ) -> list[tuple[Sequence, SequenceStatus]]:
-        """Measure the gaps; returns which sequences end."""
-        common, ended = 0, list[tuple[Sequence, SequenceStatus]]()
-        for seq, status in gained:
-            live = self.live[seq.request_id]
-            if not live.first:
-                live.first = self.now
-            elif live.last:
-                self.meter.itl.add(self.now - live.last)
-                live.last = 0.0
-            else:
-                common += 1
-            if status is not None:
-                ended.append((seq, status))
-        if common:
-            self.meter.itl.add(self.now - self._previous_end, common)
-        return ended
-
-    def _finish(self, seq: Sequence, status: SequenceStatus) -> None:
-        """A sequence has ended, and its request with it; it is forgotten."""
-        live = self.live.pop(seq.request_id)
-        self.scheduler.finish(live.request, seq, status)
-        prompt, output, urgent = seq.get_prompt_len(), seq.get_output_len(), live.job.priority < 0
-        self.meter.finish(live.arrival, live.first, self.now, prompt, output, urgent=urgent)
-        self.on_finish(self.name, self.now)

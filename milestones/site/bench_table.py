@@ -163,9 +163,12 @@ def _caption(data: dict[str, Any], lang: str, same: list[str]) -> list[str]:
     return ["<br>\n".join(parts), "{ .measured }"]
 
 
+MOVED = ("decode", "compare", "serve-load")
+
+
 def command_today(command: str) -> str:
-    """What makes this measurement now: peers and `decode` were in the package's bench once."""
-    moved = "--peer" in command or command.startswith("folovllm bench decode")
+    """What makes this measurement now: peers, and some kinds, were in the package's bench once."""
+    moved = "--peer" in command or command.startswith(tuple(f"folovllm bench {kind}" for kind in MOVED))
     return command.replace("folovllm bench", "python -m workshop.bench") if moved else command
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from folovllm.bench.compare import samples_of
-from folovllm.bench.spread import LEVEL, in_turn
+from milestones.bench.spread import LEVEL, in_turn
+from workshop.bench.compare import samples_of
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 860, 300, 40, 96, 34
 BLUE, ORANGE, INK, GREY = "#2f6fc4", "#c4621a", "#2b2f36", "#8b8f98"

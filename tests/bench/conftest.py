@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from folovllm.bench import contestant, roofline, rounds
-from workshop.bench import sampler
+from workshop.bench import contestant, roofline, rounds, sampler
 from workshop.bench.peers import more
 
 

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from folovllm.entrypoints.cli.main import main
-from workshop.bench.__main__ import MAKERS
 from workshop.bench.__main__ import main as makers_main
 
 
-def run(argv: list[str]) -> int:
-    """The exit status of a benchmark, of the command that has it."""
-    return makers_main(argv) if argv[0] in MAKERS else main(["bench", *argv])
+def run(argv: list[str], program: str = "workshop") -> int:
+    """The exit status of `python -m workshop.bench`, which has all kinds, or of `folovllm bench`."""
+    return makers_main(argv) if program == "workshop" else main(["bench", *argv])
 
 
-def report(argv: list[str], path: Path) -> dict[str, Any]:
+def report(argv: list[str], path: Path, program: str = "workshop") -> dict[str, Any]:
     """What it writes with --json."""
-    assert run([*argv, "--json", str(path)]) == 0
+    assert run([*argv, "--json", str(path)], program) == 0
     data: dict[str, Any] = json.loads(path.read_text())
     return data

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from folovllm.bench import compare
-from folovllm.bench.spread import apart, in_turn, mann_whitney_ways
+from milestones.bench.spread import apart, in_turn, mann_whitney_ways
 from tests.bench.support import report, run
+from workshop.bench import compare
 
 OLD_FILE = "docs/benchmarks/data/throughput-peers-zen5-bf16.json"
 QUICK, SLOW = [1.0, 1.01, 1.02, 1.03, 1.04], [2.0, 2.02, 2.04, 2.06, 2.08]

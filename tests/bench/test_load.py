@@ -1,4 +1,4 @@
-"""`bench serve-load`: how requests arrive, what is counted of them, and what is refused."""
+"""`bench serve` and `serve-load`: how requests arrive, what is counted of them, and what is refused."""
 
 from __future__ import annotations
 
@@ -70,13 +70,12 @@ def test_an_engine_that_runs_out_of_blocks_says_so(tmp_path: Path) -> None:
     assert row["preemptions"] > 0
     assert row["goodput_per_s"] == row["requests_per_s"]
     assert 0 < row["ttft_p50_ms"] <= row["ttft_p99_ms"] <= row["e2el_p99_ms"]
-    assert 0 < row["kv_peak_share"] <= 1
 
 
 def test_a_file_is_a_load_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "Once upon a time", "output_tokens": 3}\n{"prompt": "从前", "output_tokens": 5}')
-    argv = ["serve-load", "--model", "embedded", "--dataset", str(path), "--request-rate", "inf"]
+    argv = ["serve-load", "--model", "embedded", "--dataset-path", str(path), "--request-rate", "inf"]
     assert run([*argv, "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["answered"], round(row["output_tokens_per_s"] * row["seconds"])) == (2, 8)
@@ -91,16 +90,23 @@ def test_a_file_is_a_load_of_the_command(tmp_path: Path, capsys: pytest.CaptureF
         (["--burstiness", "0.5"], "burstiness must come with a request_rate"),
         (["--request-rate", "0"], "request_rate must be positive, got 0"),
         (["--goodput", "itl:5"], "goodput must be of ttft:MS"),
-        (["--api-key", "k"], "api_key must be given with url"),
-        (["--url", "http://x:99999"], "url must be like"),
-        (["--url", "http://127.0.0.1:1", "--model", "embedded"], "model must not be given with url"),
-        (["--url", "http://127.0.0.1:1", "--num-kv-blocks", "9"], "num_kv_blocks must not be given with url"),
+        (["--base-url", "127.0.0.1:1"], "base_url must be like"),
+        (["--base-url", "http://127.0.0.1:1"], "base_url must be of a server that answers, got 'http://127.0.0.1:1'"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    small = [] if "--url" in argv else ["--shape", "qwen3-tiny"]
-    assert main(["bench", "serve-load", *small, *argv]) == 2
+    pytest.importorskip("httpx")
+    assert main(["bench", "serve", *argv]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["--model", "embedded"], ["--num-kv-blocks", "9"], ["--trace", "x"]])
+def test_an_engine_s_options_are_refused_where_the_engine_is_a_servers(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve-load", "--base-url", "http://127.0.0.1:1", *argv]) == 2
+    name = argv[0].removeprefix("--").replace("-", "_")
+    assert f"{name} must not be given with base_url" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", PRESETS)

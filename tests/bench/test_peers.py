@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from folovllm.bench.contestant import PEERS, PeerMissingError, PeerSetup
 from folovllm.bench.workload import BenchModel, shape_config
 from milestones.bench import worker_process
 from tests.bench.support import report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
+from workshop.bench.contestant import PEERS, PeerMissingError, PeerSetup
 from workshop.bench.peers.exported import GGUF, LLAMA_CPP, export_weights
 from workshop.bench.peers.more import VLLM
 from workshop.bench.peers.peer import WORKERS, Peer

@@ -40,31 +40,34 @@ COMMANDS = {
     "ranks": [*TINY, *ROUNDS, "--batch-sizes", "1", "--context", "8", "--steps", "10"],
 }
 KEYS = [
-    "name", "title", "command", "seed", "versions", "hardware", "date", "columns", "rows", "samples", "spread",
-    "other_load", "notes", "details",
+    "name", "title", "command", "seed", "versions", "hardware", "date", "columns", "rows", "samples", "other_load",
+    "notes", "details",
 ]  # fmt: skip
-ELSEWHERE = {"compare", "simulate", "simulator-error"}
-"""Whose runs are in test_compare.py and in tests/simulator."""
+ELSEWHERE = {"compare", "simulate", "serve"}
+"""Whose runs are in test_compare.py, in tests/simulator and in tests/serve."""
+USERS = [name for name in COMMANDS if name in BENCHES]
+PROGRAMS = {"workshop": "python -m workshop.bench", "folovllm": "folovllm bench"}
 
 
 def test_none_is_left_out() -> None:
     assert set(COMMANDS) | ELSEWHERE == set(BENCHES | MAKERS)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_prints_its_table_and_writes_json_of_one_form(name: str, tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("name", "program"), [*((name, "workshop") for name in COMMANDS), *((name, "folovllm") for name in USERS)]
+)
+def test_each_prints_its_table_and_writes_json_of_one_form(name: str, program: str, tmp_path: Path, capsys) -> None:
     argv, path = [name, *COMMANDS[name]], tmp_path / "made.json"
-    data = report(argv, path)
+    data = report(argv, path, program)
     shown = capsys.readouterr().out
     assert data["title"] in shown
     assert list(data) == KEYS
-    program = "python -m workshop.bench" if name in MAKERS else "folovllm bench"
-    assert data["command"] == f"{program} {' '.join(argv)} --json {path}"
-    assert len(data["rows"]) == len(data["samples"]) == len(data["spread"]) > 0
-    for row, samples, spread in zip(data["rows"], data["samples"], data["spread"], strict=True):
+    assert data["command"] == f"{PROGRAMS[program]} {' '.join(argv)} --json {path}"
+    assert len(data["rows"]) == len(data["samples"]) > 0
+    for row, samples in zip(data["rows"], data["samples"], strict=True):
         assert list(row) == data["columns"]
         assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
-        assert set(spread) == set(samples) <= set(row)
+        assert set(samples) <= set(row)
     if "--rounds" in argv:
         assert data["seed"] == 5
         assert all(len(values) == 2 for samples in data["samples"] for values in samples.values())
@@ -109,8 +112,7 @@ def test_the_list_and_a_wrong_name_import_no_torch(argv: list[str]) -> None:
         (["preset", "chat", *TINY, "--without", "speed"], "without must be of graphs, ahead"),
         (["preset", "chat", *TINY, "--input-len", "5000"], "must leave the longest request at most 2048 tokens"),
         (["kvcache", "--json", "/no/such/folder/x.json"], "json must be in an existing folder"),
-        (["scheduler", "--trace", "x"], "it has no engine with steps to write down"),
-        (["serve-load", "--url", "http://127.0.0.1:1", "--trace", "x"], "the engine is in the server's process"),
+        (["scheduler", "--trace", "x"], "unknown argument '--trace'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

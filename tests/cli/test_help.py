@@ -71,8 +71,8 @@ def test_each_option_says_what_it_is_for_and_its_default(command: str) -> None:
             assert default.strip("'") in (in_words, json.dumps(value)), where
 
 
-# A seed is drawn, and a benchmark's model stands in the place of a shape.
-IN_WORDS = {("generate", "seed"), ("chat", "seed"), ("bench serve-load", "model"), ("bench serve-load", "dtype")}
+# A seed is drawn.
+IN_WORDS = {("generate", "seed"), ("chat", "seed")}
 
 
 class EnoughError(Exception):
@@ -104,15 +104,12 @@ def engine_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return configuration
 
 
-@pytest.mark.parametrize(
-    "argv", [["generate", "x"], ["chat"], ["serve", "--port", "0"], ["bench", "serve-load", "--model", "embedded"]],
-    ids=" ".join,
-)  # fmt: skip
+@pytest.mark.parametrize("argv", [["generate", "x"], ["chat"], ["serve", "--port", "0"]], ids=" ".join)
 def test_the_engine_has_the_defaults_that_the_help_names(argv: list[str], engine_of: Any) -> None:
     if argv[0] == "serve":
         pytest.importorskip("fastapi")
     found, named = engine_of(argv), set()
-    command = " ".join(word for word in argv[:2] if word in ("generate", "chat", "serve", "bench", "serve-load"))
+    command = " ".join(word for word in argv[:2] if word in ("generate", "chat", "serve"))
     for action, _, default in options(command):
         if action.dest not in found:
             continue

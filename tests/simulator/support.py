@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from folovllm.bench.metrics import RequestTimes
 from folovllm.config import SchedulerConfig
-from folovllm.simulator.cost_model import CostModel, Linear
+from folovllm.simulator.cost_model import CostModel
 from folovllm.simulator.load import Job
-from folovllm.simulator.meter import Meter
 from folovllm.simulator.replica import Setup
 from folovllm.simulator.simulator import Simulator
 
-SECOND_A_STEP = Linear(1.0, 0.0, 0.0, 0.0, 0.0)
+
+@dataclass(frozen=True)
+class Linear:
+    """Seconds of a step, and of each thing in it."""
+
+    step: float
+    token: float = 0.0
+    seq: float = 0.0
+    kv_token: float = 0.0
+
+    def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
+        return self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token
+
+
+SECOND_A_STEP = Linear(1.0)
 
 
 def setup(
@@ -28,12 +44,11 @@ def setup(
         enable_chunked_prefill=True,
         policy=policy,  # type: ignore[arg-type]
     )
-    return Setup(config, blocks, block_size, 0, caching)
+    return Setup(config, blocks, block_size, caching)
 
 
 def simulate(
     jobs: list[Job], made: Setup | None = None, cost: CostModel = SECOND_A_STEP, **options: object
-) -> tuple[Simulator, Meter, float]:
-    meter = Meter()
-    simulator = Simulator(made or setup(), cost, meter, **options)  # type: ignore[arg-type]
-    return simulator, meter, simulator.run(jobs)
+) -> tuple[Simulator, list[RequestTimes]]:
+    simulator = Simulator(made or setup(), cost, **options)  # type: ignore[arg-type]
+    return simulator, simulator.run(jobs)

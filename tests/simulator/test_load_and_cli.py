@@ -1,4 +1,4 @@
-"""Files of requests, and the command: what it prints, writes and refuses."""
+"""Drawn loads, and the command: what it prints, writes and refuses."""
 
 from __future__ import annotations
 
@@ -9,62 +9,15 @@ import pytest
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.entrypoints.cli.main import main
-from folovllm.simulator.load import LOADS, Job, Load, read_jobs
+from folovllm.simulator.load import LOADS, Load
 
 SMALL = ["bench", "simulate", "--num-requests", "30"]
-
-
-def write(path: Path, *lines: object) -> Path:
-    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
-    return path
 
 
 def rows(tmp_path: Path, *options: str) -> list[dict[str, object]]:
     out = tmp_path / "out.json"
     assert main([*SMALL, *options, "--json", str(out)]) == 0
     return json.loads(out.read_text())["rows"]
-
-
-def test_a_line_of_a_file_is_a_job(tmp_path: Path):
-    file = write(
-        tmp_path / "r.jsonl",
-        {"t": 0, "prompt_tokens": 9, "output_tokens": 3},
-        "",
-        {"t": 1.5, "prompt_tokens": 9, "output_tokens": 3, "group": "a", "prefix_tokens": 8, "priority": -1},
-        {"t": 2, "prompt_token_ids": [5, 6], "output_tokens": 1},
-    )
-    assert list(read_jobs(file)) == [
-        Job(0, 9, 3),
-        Job(1.5, 9, 3, "a", 8, priority=-1),
-        Job(2, 2, 1, token_ids=(5, 6)),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "nested too deeply"),
-        ({"t": 0, "output_tokens": 1}, "prompt_tokens must be an integer"),
-        ({"t": -1, "prompt_tokens": 1, "output_tokens": 1}, "t must be non-negative"),
-        ({"t": 0, "prompt_tokens": 1, "output_tokens": 0}, "output_tokens must be positive"),
-        ({"t": 0, "prompt_tokens": 1, "output_tokens": 1, "lenght": 3}, "fields must be of .*'lenght'"),
-        ({"t": 0, "prompt_tokens": 4, "output_tokens": 1, "group": "a", "prefix_tokens": 5}, "at most prompt_tokens"),
-        ({"t": 0, "prompt_tokens": 4, "output_tokens": 1, "group": "a"}, "come with a group"),
-        ({"t": 0, "prompt_tokens": 4, "output_tokens": 1, "prompt_token_ids": [1]}, "must stand alone"),
-        ({"t": 0, "prompt_token_ids": [], "output_tokens": 1}, "prompt_token_ids must be a list"),
-    ],
-)
-def test_a_wrong_line_is_named_by_its_number(tmp_path: Path, line: object, message: str):
-    file = write(tmp_path / "r.jsonl", {"t": 0, "prompt_tokens": 9, "output_tokens": 3}, line)
-    with pytest.raises(ValueError, match=rf"line 2 of .*{message}"):
-        list(read_jobs(file))
-
-
-def test_lines_must_be_in_the_order_of_time(tmp_path: Path):
-    job = {"prompt_tokens": 9, "output_tokens": 3}
-    with pytest.raises(ValueError, match="line 2 .* t must be at least 3"):
-        list(read_jobs(write(tmp_path / "r.jsonl", {"t": 3, **job}, {"t": 2, **job})))
 
 
 def test_drawn_jobs_have_the_lengths_asked_for():
@@ -114,17 +67,13 @@ def test_each_replica_has_a_trace_of_its_own(tmp_path: Path):
     ("options", "message"),
     [
         (["--device", "tpu"], "device must be one of"),
-        (["--load", "tea"], "load must be one of chat"),
+        (["--step-overhead-us", "-1"], "step_overhead_us must be non-negative"),
         (["--prompt-len", "9", "3"], "prompt_len must be two numbers"),
         (["--prefix-groups", "0"], "prefix_groups and prefix_len must both be given"),
-        (["--num-requests", "0"], "num_requests must be at least 1"),
-        (["--replicas", "0"], "replicas must be at least 1"),
         (["--request-rate", "-1"], "request_rate must be positive"),
         (["--urgent", "2"], "urgent must be a share"),
         (["--model", "llama-3.1-70b"], "whose weights take 141 GB"),
         (["--goodput", "speed:3"], "goodput must be of ttft:MS"),
-        (["--requests", "/no/such/file"], "requests must be a file that can be read"),
-        (["--requests", "/dev/null"], "requests must be a file"),
         (["--request-rate", "1", "2", "--trace", "x.jsonl"], "trace must be of one simulation"),
     ],
 )

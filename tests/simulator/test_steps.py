@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import bench_model
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 from folovllm.simulator.load import Job
-from folovllm.simulator.meter import Meter
-from folovllm.simulator.real import RealRun, make_engine
-from folovllm.simulator.replica import Replica
+from folovllm.simulator.replica import Replica, Setup
 from tests.simulator.support import SECOND_A_STEP
-from workshop.bench.simulator_error import setup_of
 
 Step = list[tuple[str, int, int, tuple[int, ...]]]
 """(request, tokens computed, tokens scheduled, block table) of each row."""
@@ -39,8 +38,14 @@ def jobs(seed: int) -> list[Job]:
     return sorted(found, key=lambda job: job.time)
 
 
+def prompt(number: int, job: Job) -> list[int]:
+    """Each group's tokens in front, then the request's own."""
+    own = random.Random(number).choices(range(100, 500), k=job.prompt_tokens - job.prefix_tokens)
+    return [ord(job.group[1]) if job.group else 0] * job.prefix_tokens + own
+
+
 def real_steps(engine: LLMEngine, jobs: list[Job]) -> list[Step]:
-    run, waiting, steps = RealRun(engine), list(enumerate(jobs)), list[Step]()
+    waiting, steps = list(enumerate(jobs)), list[Step]()
     schedule = engine.scheduler.schedule
 
     def noting() -> Any:
@@ -53,7 +58,7 @@ def real_steps(engine: LLMEngine, jobs: list[Job]) -> list[Step]:
         while waiting and waiting[0][1].time <= len(steps):
             number, job = waiting.pop(0)
             params = SamplingParams(temperature=0.0, max_tokens=job.output_tokens, ignore_eos=True)
-            engine.add_request(str(number), {"prompt_token_ids": run._prompt(job)}, params)
+            engine.add_request(str(number), {"prompt_token_ids": prompt(number, job)}, params)
         if engine.has_unfinished_requests():
             engine.step()
         else:
@@ -62,7 +67,9 @@ def real_steps(engine: LLMEngine, jobs: list[Job]) -> list[Step]:
 
 
 def simulated_steps(engine: LLMEngine, jobs: list[Job]) -> tuple[list[Step], Replica]:
-    replica = Replica("one", setup_of(engine), SECOND_A_STEP, Meter())
+    kv, config = engine.scheduler.kv, engine.config
+    cached = config.cache_config.enable_prefix_caching
+    replica = Replica(Setup(config.scheduler_config, kv.num_blocks, kv.block_size, cached), SECOND_A_STEP)
     waiting, steps = list(enumerate(jobs)), list[Step]()
     schedule = replica.scheduler.schedule
 
@@ -75,9 +82,9 @@ def simulated_steps(engine: LLMEngine, jobs: list[Job]) -> tuple[list[Step], Rep
     while waiting or replica.live:
         while waiting and waiting[0][1].time <= len(steps):
             number, job = waiting.pop(0)
-            replica.add(number, job, float(len(steps)))
+            replica.add(number, replace(job, time=float(len(steps))))
         if replica.live:
-            replica.advance(replica.next_end())
+            replica.advance(len(steps) + 1.0)
         else:
             steps.append([])
     return steps, replica
@@ -103,7 +110,7 @@ def model() -> Iterator[Any]:
 )
 def test_the_simulator_schedules_the_engines_steps(model: Any, seed: int, blocks: int, options: dict[str, Any]):
     settings = {"max_num_batched_tokens": 32, "max_num_seqs": 6, "block_size": 8, "max_model_len": 128, **options}
-    engine = make_engine(model, "float32", num_kv_blocks=blocks, **settings)
+    engine = make_engine(model, "float32", "cpu", swap_space=0.0, num_kv_blocks=blocks, **settings)
     load = jobs(seed)
     steps, replica = simulated_steps(engine, load)
     assert steps == real_steps(engine, load)

@@ -27,11 +27,9 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import FoloVLLM, Run, Work
 from folovllm.bench.options import add_common, add_lengths, add_model, add_number, source
 from folovllm.bench.report import Line, Report
-from folovllm.bench.rounds import take_turns
-from folovllm.bench.spread import in_turn
+from folovllm.bench.runs import FoloVLLM, Run, Work
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EngineConfig
 from folovllm.engine.llm_engine import LLMEngine
@@ -44,7 +42,9 @@ from folovllm.tracing.writer import TraceWriter
 from folovllm.utils.cpu_kernels import unavailable_reason
 from folovllm.utils.devices import default_device
 from folovllm.worker.model_runner import current_device
+from milestones.bench.spread import in_turn
 from workshop.bench.presets import PRESETS
+from workshop.bench.rounds import take_turns
 from workshop.bench.sampler import NaiveSampler
 
 COLUMNS = ["feature", "seconds", "seconds_without", "ratio", "low", "high", "sure", "longest_step_ratio", "verdict"]

@@ -23,10 +23,10 @@ from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
 from folovllm.bench.report import Line, Report, Row, medians
-from folovllm.bench.roofline import Probe
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
 from folovllm.bench.workload import progress_bar
 from folovllm.utils.devices import default_device
+from workshop.bench.roofline import Probe
 from workshop.bench.timer import Timer
 
 COMMON = ["dtype", "batch", "context", "blocks", "backend", "dense_ms", "paged_ms", "ratio"]

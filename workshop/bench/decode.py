@@ -16,15 +16,15 @@ import statistics
 import time
 from typing import Any
 
-from folovllm.bench.contestant import make_engine
 from folovllm.bench.options import add_batch_sizes, add_common, add_model, add_number, source
 from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.roofline import ModelCost, Probe, exceeds_caches, linears
+from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.layers.linear import Linear, LMHead
 from folovllm.quant_scheme import ONLINE
 from folovllm.sampling_params import SamplingParams
+from workshop.bench.roofline import ModelCost, Probe, exceeds_caches, linears
 from workshop.bench.timer import by_round, counted
 
 COLUMNS = [

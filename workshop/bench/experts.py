@@ -22,13 +22,13 @@ import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.utils import logging
 
-from folovllm.bench.contestant import PEERS, PeerSetup, add_peers, check_peers
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
 from folovllm.bench.report import Line, Report, medians
 from folovllm.bench.workload import BenchModel, progress_bar, random_prompts
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.llm import LLM
 from folovllm.layers.moe import Experts
+from workshop.bench.contestant import PEERS, PeerSetup, add_peers, check_peers
 from workshop.bench.decode import DecodingBatch
 from workshop.bench.timer import counted
 

@@ -20,14 +20,6 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from folovllm.bench import serve_load
-from folovllm.bench.arrivals import Arrivals, arrivals_of
-from folovllm.bench.load_requests import LoadRequest
-from folovllm.bench.report import Report
-from folovllm.bench.serve_load import check_args
-
-__all__ = ["add_arguments", "check_args", "run"]
-
 
 @dataclass(frozen=True)
 class Preset:
@@ -112,21 +104,3 @@ def preset_of(name: str, args: argparse.Namespace) -> Preset:
     """The preset as it was asked for."""
     given = {field: getattr(args, option) for field, option in FIELDS.items() if getattr(args, option) is not None}
     return replace(PRESETS[name], seed=args.seed, **given)
-
-
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Those of `bench serve-load`, and --preset: a workload by its name, at the preset's own rate."""
-    serve_load.add_arguments(command)
-    text = "a workload by its name; --num-requests, --input-len and --output-len (of the longest) override its numbers"
-    command.add_argument("--preset", choices=list(PRESETS), help=text)
-
-
-def run(args: argparse.Namespace) -> Report:
-    if args.preset is None:
-        return serve_load.run(args)
-    preset = preset_of(args.preset, args)
-    prompts, outputs = preset.draw()
-    requests = [LoadRequest(prompt, length, preset.sampling) for prompt, length in zip(prompts, outputs, strict=True)]
-    what = f"{len(requests)} requests, {sum(map(len, prompts)):,} tokens in, {sum(outputs):,} out"
-    usual = [Arrivals(preset.request_rate, preset.burstiness)]
-    return serve_load.measured(args, requests, what, arrivals_of(args) or usual)

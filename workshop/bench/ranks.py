@@ -13,9 +13,9 @@ import gc
 from typing import Any
 from unittest.mock import patch
 
-from folovllm.bench.contestant import make_engine
 from folovllm.bench.options import add_batch_sizes, add_common, add_model, add_number, source
 from folovllm.bench.report import Line, Report, Row
+from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import progress_bar, vocab_size
 from folovllm.engine import ranks as starting
 from folovllm.engine.llm_engine import LLMEngine

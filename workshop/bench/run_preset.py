@@ -13,15 +13,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from folovllm.bench.contestant import FoloVLLM, PeerSetup, Work, add_peers, check_peers
 from folovllm.bench.options import add_common, add_model, add_number, source
 from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.roofline import ModelCost
-from folovllm.bench.rounds import Rounds, run_rounds
+from folovllm.bench.runs import FoloVLLM, Work
 from folovllm.bench.workload import BenchModel, hf_config_of, vocab_size
 from folovllm.model_loader import resolve_max_model_len
 from workshop.bench.ablate import left_out
+from workshop.bench.contestant import PeerSetup, add_peers, check_peers
 from workshop.bench.presets import PRESETS, Preset, preset_of
+from workshop.bench.roofline import ModelCost
+from workshop.bench.rounds import Rounds, run_rounds
 
 COLUMNS = [
     "engine", "dtype", "requests", "prompt_tokens", "output_tokens", "seconds", "output_tokens_per_s",

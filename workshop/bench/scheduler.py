@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 from folovllm.bench.options import add_common, add_number
 from folovllm.bench.report import Report, medians
-from folovllm.bench.rounds import take_turns
 from folovllm.bench.workload import progress_bar
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
+from workshop.bench.rounds import take_turns
 from workshop.bench.timer import counted
 
 COLUMNS = ["waiting", "steps", "tokens", "add_us", "step_us", "token_us", "growth"]

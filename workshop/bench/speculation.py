@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from folovllm import request
-from folovllm.bench.contestant import make_engine
 from folovllm.bench.options import add_batch_sizes, add_common, add_lengths, add_model, add_number, source
 from folovllm.bench.report import Report, medians
-from folovllm.bench.rounds import take_turns
+from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.llm_engine import LLMEngine
@@ -36,6 +35,7 @@ from folovllm.quantize.calibration import read_texts
 from folovllm.sampling_params import SamplingParams
 from folovllm.spec_decode.metrics import SpecDecodingStats
 from folovllm.spec_decode.ngram import NgramProposer
+from workshop.bench.rounds import take_turns
 
 METHODS = ("draft_model", "ngram", "ngram_table", "oracle")
 COLUMNS = [

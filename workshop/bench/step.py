@@ -23,10 +23,9 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import make_engine, synchronize
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
 from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.rounds import take_turns
+from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import BenchModel, progress_bar, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.llm_engine import LLMEngine
@@ -35,6 +34,8 @@ from folovllm.tracing.nvtx import PartObserver
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner import ModelRunner
 from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
+from workshop.bench.roofline import synchronize
+from workshop.bench.rounds import take_turns
 from workshop.bench.timer import by_round, counted
 
 COLUMNS = [

@@ -24,8 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from folovllm.bench.contestant import make_engine
-from folovllm.bench.roofline import Probe
+from folovllm.bench.runs import make_engine
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import bench_model
 from folovllm.layers.linear import Linear
@@ -49,6 +48,7 @@ from workshop.bench.gpu_kernels import (
     product_seconds,
     products_of,
 )  # fmt: skip
+from workshop.bench.roofline import Probe
 from workshop.bench.timer import Timer
 
 Row = dict[str, Any]

@@ -29,7 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from folovllm.bench.neighbours import ticks_of_family
+import psutil
+
 from workshop.gpu_kit.parts import Part
 
 REFUSED = 2  # what `folovllm bench` ends with where it cannot do what it is asked to
@@ -107,9 +108,11 @@ def run_limited(argv: Sequence[str], limit: float, log: BinaryIO, env: Mapping[s
         return None
     finally:
         # An ended leader's number may be another's by now, but as long as the group lives, not the group's.
-        for pid in ticks_of_family({process.pid}) if process.poll() is None else ():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if process.poll() is None:
+            leader = psutil.Process(process.pid)
+            for member in [leader, *leader.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    member.kill()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

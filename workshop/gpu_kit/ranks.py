@@ -22,7 +22,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from folovllm.bench.contestant import make_engine
+from folovllm.bench.runs import make_engine
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import BenchModel, bench_model, vocab_size
 from folovllm.distributed.collectives import TorchCollectives

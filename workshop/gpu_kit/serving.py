@@ -23,12 +23,13 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from folovllm.bench.arrivals import Arrivals
-from folovllm.bench.contestant import make_engine, synchronize
+from folovllm.bench.runs import make_engine
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import bench_model, random_prompts, vocab_size
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.decode import DecodingBatch
+from workshop.bench.roofline import synchronize
 
 Row = dict[str, Any]
 # As Qwen3's generation_config.json has them.

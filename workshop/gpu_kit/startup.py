@@ -25,8 +25,8 @@ from unittest.mock import patch
 
 import torch
 
-from folovllm.bench.contestant import make_engine
 from folovllm.bench.report import Report
+from folovllm.bench.runs import make_engine
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import BenchModel, bench_model, random_prompts, vocab_size
 from folovllm.engine import build

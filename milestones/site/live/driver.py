@@ -198,31 +198,38 @@ def _why(scheduler: Any, output: Any, request: Any, gave_way: list[str]) -> str:
 
 def load(spec: dict[str, Any], say: Callable[[int], object]) -> dict[str, Any]:
     """`spec["count"]` requests on a simulated device: percentiles 0 to 100 of TTFT and ITL in seconds, and the row that
-    `folovllm bench simulate` prints. `say` is called with the requests that have ended."""
+    `folovllm bench simulate` prints. `say` is called with the requests that have come."""
     report = importlib.import_module("folovllm.simulator.report")
     shape = importlib.import_module("folovllm.bench.shapes").ModelShape.of(spec["model"])
-    device = importlib.import_module("folovllm.simulator.devices").find_device(spec["device"])
-    cost = report.Roofline(device, shape, itemsize=2, devices=1)
-    machine = report.Machine(cost, shape.name, device.name, device.kind, "bfloat16", shape.max_model_len)
-    off = {"no_chunked_prefill": not spec["chunks"], "no_prefix_caching": not spec["caching"]}
-    args = Namespace(max_num_seqs=spec["seqs"], max_model_len=None, burstiness=1.0, max_concurrency=None, **off)
+    cost = report.Roofline(importlib.import_module("folovllm.simulator.devices").find_device(spec["device"]), shape)
     budget = spec["budget"] if spec["chunks"] else None  # else it must hold the longest prompt: the engine's own choice
-    case = report.Case(request_rate=spec["rate"], max_num_batched_tokens=budget)
-    setup, meter = case.setup(machine, args), report.Meter()
-    simulator = report.Simulator(setup, cost, meter)
-    loads = importlib.import_module("folovllm.simulator.load").LOADS
-    seconds = simulator.run(loads[spec["load"]].jobs(spec["count"], case.arrivals(args), seed=0), say)
-    (replica,) = simulator.replicas.values()
-    kv, counts, ttft = replica.scheduler.kv, replica.counts, sorted(meter.ttft)
+    case = Namespace(
+        request_rate=spec["rate"], burstiness=1.0, num_requests=spec["count"], seed=0, policy="fcfs", block_size=16,
+        num_kv_blocks=None, max_num_batched_tokens=budget, max_num_seqs=spec["seqs"], max_model_len=None,
+        no_chunked_prefill=not spec["chunks"], no_prefix_caching=not spec["caching"],
+    )  # fmt: skip
+    loads, setup = importlib.import_module("folovllm.simulator.load").LOADS, report.setup_of(cost, case)
+    simulator = report.Simulator(setup, cost)
+
+    def coming() -> Iterator[Any]:
+        for number, job in enumerate(report.jobs_of(loads[spec["load"]], case)):
+            say(number)
+            yield job
+
+    times = simulator.run(coming())
     return {
-        "ttft": [ttft[round(p / 100 * (len(ttft) - 1))] for p in range(101)],
-        "itl": [meter.itl.percentile(p) for p in range(101)],
+        "ttft": _hundredths([each.ttft for each in times if each.problem is None]),
+        "itl": _hundredths([gap for each in times for gap in each.itl]),
         "row": {
-            **meter.row(seconds),
-            "running": counts.rows / max(counts.steps, 1),
-            "hit_rate": kv.num_hits / max(kv.num_queries, 1),
-            "preempted": replica.scheduler.preempter.num_recomputed,
+            **report.load_row(times, simulator.now, {}),
+            **report.counts(simulator),
             "budget": setup.config.max_num_batched_tokens,
             "blocks": setup.num_blocks,
         },
     }
+
+
+def _hundredths(values: list[float]) -> list[float]:
+    """Percentiles 0 to 100."""
+    values = sorted(values)
+    return [values[round(p / 100 * (len(values) - 1))] for p in range(101)]

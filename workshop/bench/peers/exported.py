@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import Contestant, PeerMissingError, PeerSetup
 from folovllm.bench.options import add_model
 from folovllm.bench.shapes import ModelShape
 from folovllm.bench.workload import BenchModel, bench_model, dtype_of, hf_config_of
@@ -31,6 +30,7 @@ from folovllm.model_files import resolve_model_path
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.checks import wrong
 from folovllm.utils.devices import default_device
+from workshop.bench.contestant import Contestant, PeerMissingError, PeerSetup
 from workshop.bench.peers.peer import WORKERS, Kind, Peer
 
 GGUF_TYPES = {"w4a16": "Q4_0", "w4a8": "Q4_0", "w8a8": "Q8_0"}

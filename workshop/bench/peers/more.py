@@ -26,14 +26,15 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import Contestant, PeerMaker, PeerMissingError, PeerSetup, Run
 from folovllm.bench.options import at_least
+from folovllm.bench.runs import Run
 from folovllm.bench.shapes import ModelShape
 from folovllm.model_files import resolve_model_path
 from folovllm.utils.devices import default_device
 from milestones.chain import Course
 from milestones.sources import working_tree
 from milestones.trees import write_tree
+from workshop.bench.contestant import Contestant, PeerMaker, PeerMissingError, PeerSetup
 from workshop.bench.peers.exported import make_llama_cpp
 from workshop.bench.peers.peer import ROOT, Kind, Peer, environment, start_transformers
 

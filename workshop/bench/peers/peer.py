@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import PeerMissingError, PeerSetup, Run, Step
+from folovllm.bench.runs import Run, Step
 from folovllm.utils.checks import wrong
 from folovllm.utils.threads import SETTINGS, wait_policy
 from milestones.bench.worker_process import WorkerError, WorkerProcess
+from workshop.bench.contestant import PeerMissingError, PeerSetup
 
 WORKERS = Path(__file__).parent / "workers"
 ROOT = Path(__file__).parents[3]

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from folovllm.bench.contestant import synchronize
 from folovllm.bench.shapes import ModelShape
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.hf_config import load_hf_config
@@ -40,6 +39,12 @@ PROBE_BYTES = 512 * 2**20  # more than a cache holds
 CACHE_BYTES = 256 * 2**20
 MATMUL_SIZE = {"cpu": 1024, "cuda": 8192}
 PROBE_REPEATS = {"cpu": 1, "cuda": 20}  # in a row, so that starting and waiting are a small part
+
+
+def synchronize(device: torch.device) -> None:
+    """A GPU's calls only queue the work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 LEVEL = 0.95
 
@@ -91,3 +92,16 @@ def _check(**samples: Sequence[float]) -> None:
     for name, values in samples.items():
         if not values or not all(value > 0 for value in values):
             raise ValueError(f"{name} must be positive numbers, at least one, got {list(values)}")
+
+
+def is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def samples_of(data: dict[str, Any], number: int, column: str) -> list[float]:
+    """Each round's figure of a row; empty in a file that has none, as older ones."""
+    for samples in (data.get("samples") or [], (data.get("details") or {}).get("samples") or []):
+        values = samples[number].get(column, []) if number < len(samples) else []
+        if values and all(map(is_positive, values)):
+            return [float(value) for value in values]
+    return []

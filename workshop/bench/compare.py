@@ -19,9 +19,9 @@ from itertools import pairwise
 from typing import Any
 
 from folovllm.bench.report import Line, Report, Row
-from folovllm.bench.spread import Spread, apart
-from folovllm.utils.checks import FLOAT32_MAX, describe, wrong
+from folovllm.utils.checks import describe, wrong
 from folovllm.utils.named_files import read_json, wrong_file
+from milestones.bench.spread import Spread, apart, is_positive, samples_of
 
 COLUMNS = ["row", "figure", "a", "b", "b_over_a", "low", "high", "sure", "verdict"]
 # Columns that say what was asked for, and not what came of it.
@@ -32,7 +32,6 @@ LOAD = (
 # How the names of measured columns end; of the first, more is better, of the others less.
 RATES, TIMES = ("_per_s",), ("seconds", "_s", "_ms", "_us")
 MACHINE = ("cpu", "cores", "threads", "units", "gpus", "system")
-STYLES = {"better": "green", "worse": "red", "noise": "dim", "too few rounds": "yellow", "no rounds": "yellow"}
 # Options that do not change what is measured.
 QUIET = ("--json", "--rounds", "--peer", "--peer-python", "--out")
 
@@ -103,7 +102,7 @@ def run(args: argparse.Namespace) -> Report:
         *warnings(a, b),
     ]
     title = f"Compared: {a.get('title', kind(a))}"
-    return Report.of(args, title, COLUMNS, lines, notes, styles=STYLES)
+    return Report.of(args, title, COLUMNS, lines, notes)
 
 
 def kind(data: dict[str, Any]) -> str:
@@ -174,19 +173,6 @@ def verdict(found: Spread | None, towards: int) -> str:
     if found.verdict not in ("above", "below"):
         return found.verdict
     return "better" if (found.verdict == "above") == (towards > 0) else "worse"
-
-
-def is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < FLOAT32_MAX
-
-
-def samples_of(data: dict[str, Any], number: int, column: str) -> list[float]:
-    """Each round's figure of a row; empty in a file that has none, as older ones."""
-    for samples in (data.get("samples") or [], (data.get("details") or {}).get("samples") or []):
-        values = samples[number].get(column, []) if number < len(samples) else []
-        if values and all(map(is_positive, values)):
-            return [float(value) for value in values]
-    return []
 
 
 def warnings(a: dict[str, Any], b: dict[str, Any]) -> list[str]:

@@ -33,27 +33,24 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class CacheCounters:
-    """A server's KV cache: the share of blocks in use now, and totals since it started."""
+    """Totals of a server's KV cache since it started."""
 
-    kv_usage: float
     prefix_queries: float
     prefix_hits: float
     preemptions: float
 
     @staticmethod
-    def row(before: CacheCounters | None, after: CacheCounters | None, peak: float) -> Row:
+    def row(before: CacheCounters | None, after: CacheCounters | None) -> Row:
         """None of everything where the server has no counters, and of hits where nothing was looked up."""
         if before is None or after is None:
-            return {"kv_peak_share": None, "prefix_hit_rate": None, "preemptions": None}
+            return {"prefix_hit_rate": None, "preemptions": None}
         queries, hits = after.prefix_queries - before.prefix_queries, after.prefix_hits - before.prefix_hits
-        rate, preemptions = hits / queries if queries else None, int(after.preemptions - before.preemptions)
-        return {"kv_peak_share": peak, "prefix_hit_rate": rate, "preemptions": preemptions}
+        preemptions = int(after.preemptions - before.preemptions)
+        return {"prefix_hit_rate": hits / queries if queries else None, "preemptions": preemptions}
 
 
 class Server(Protocol):
     """Between start() and stop() it belongs to one event loop."""
-
-    poll_seconds: float
 
     @property
     def label(self) -> str: ...
@@ -83,14 +80,14 @@ def read_requests(path: Path, output_len: int | None, count: int | None) -> list
         ValueError: no such file, fewer lines than `count` in it, or a line that is no request; by its number.
     """
     found = []
-    for number, line in enumerate(read_file("dataset", path).splitlines(), start=1):
+    for number, line in enumerate(read_file("dataset_path", path).splitlines(), start=1):
         if line.strip():
             try:
                 found.append(_request(parse_json(line), output_len))
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: {error}") from None
     if not found:
-        raise ValueError(f"dataset must have a request in it, got {str(path)!r}, which has none")
+        raise ValueError(f"dataset_path must have a request in it, got {str(path)!r}, which has none")
     if count is not None and not 1 <= count <= len(found):
         raise ValueError(f"num_requests must be in [1, {len(found)}], what {path} has, got {count}")
     return found[:count]

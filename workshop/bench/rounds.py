@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from folovllm.bench.contestant import PEERS, Contestant, FoloVLLM, PeerMissingError, PeerSetup, Run, Work
 from folovllm.bench.report import Line, Samples
-from folovllm.bench.roofline import ModelCost, Probe, exceeds_caches
+from folovllm.bench.runs import FoloVLLM, Run, Work
 from folovllm.bench.workload import progress_bar
+from workshop.bench.contestant import PEERS, Contestant, PeerMissingError, PeerSetup
+from workshop.bench.roofline import ModelCost, Probe, exceeds_caches
 
 SETTLE = 0.3  # seconds; the threads of Intel's OpenMP look for work for 0.2 after their last
 Result = TypeVar("Result")

@@ -1,23 +1,19 @@
-"""The engine and its peers behind one small interface: run prompts, say what each step took.
+"""The engine run to the end of some prompts: what each of its steps took.
 
-Each is used as its users use it, ours as LLM makes it and through LLMEngine.step(). Peers are in the workshop
-(`python -m workshop.bench`), which adds them to PEERS.
+It is used as its users use it, as LLM makes it and through LLMEngine.step().
 
 vLLM: none
 """
 
 from __future__ import annotations
 
-import argparse
+import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import torch
-
-from folovllm.bench.workload import BenchModel
+from folovllm.bench.workload import BenchModel, progress_bar
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts, choose_parts
@@ -62,13 +58,6 @@ class Run(list[Step]):
     @property
     def decode_tokens(self) -> int:
         return sum(step.tokens for step in self if not step.prefill)
-
-
-class Contestant(Protocol):
-    name: str
-
-    def run(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
-        """Generate exactly num_tokens[i] greedily for prompt i, whatever they are."""
 
 
 def make_engine(
@@ -123,60 +112,12 @@ class FoloVLLM:
         return run
 
 
-def synchronize(device: torch.device) -> None:
-    """A GPU's calls only queue the work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-class PeerMissingError(ValueError):
-    """The peer is not installed here; the text says how it can be. The others go on without it."""
-
-
-@dataclass
-class PeerSetup:
-    """What a peer is made from. What holds a process or memory goes onto `cleanup`, which the bench closes."""
-
-    model: BenchModel
-    dtype: str
-    device: str | None
-    max_model_len: int
-    num_requests: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """The command's, by their names: some are for one peer."""
-    cleanup: ExitStack = field(default_factory=ExitStack)
-
-    @property
-    def limits(self) -> dict[str, Any]:
-        return {"max_model_len": self.max_model_len, "max_num_seqs": self.num_requests}
-
-
-# One contestant for each row of the table. Attributes `batch_size` and `dtype` are shown there.
-PeerMaker = Callable[[PeerSetup], list[Any]]
-PEERS: dict[str, PeerMaker] = {}
-PEER_OPTIONS: dict[str, dict[str, Any]] = {}
-"""A flag -> the keywords of its add_argument(). PeerSetup.options has what was given."""
-
-
-def add_peers(command: argparse.ArgumentParser) -> None:
-    command.set_defaults(peers=[])
-    if PEERS:
-        text = f"take turns with {' or '.join(PEERS)}; several: A,B (default: none)"
-        command.add_argument("--peer", action="append", dest="peers", metavar="PEER", help=text)
-        for flag, keywords in PEER_OPTIONS.items():
-            command.add_argument(flag, **keywords)
-
-
-def check_peers(given: Sequence[str]) -> list[str]:
-    """["hf,vllm", "llama-cpp"], as a command line has them -> one name each.
-
-    Raises:
-        ValueError: a name that PEERS lacks, or one that is given twice.
-    """
-    names = [name for each in given for name in each.split(",")]
-    for name in names:
-        if name not in PEERS:
-            raise ValueError(f"peer must be one of {', '.join(PEERS)}, got {name!r}")
-        if names.count(name) > 1:
-            raise ValueError(f"peer must name each peer once, got {name!r} twice")
-    return names
+def rounds_of(engine: FoloVLLM, rounds: int, work: Callable[[int], Work]) -> list[Run]:
+    """A run of each round. `work`: its prompts; round 0 warms up and is left out."""
+    runs = []
+    with progress_bar(rounds + 1) as tick:
+        for number in range(rounds + 1):
+            tick(f"round {number}/{rounds}" if number else "warm-up")
+            gc.collect()  # here, and not in the middle of a run
+            runs.append(engine.run(*work(number)))
+    return runs[1:]
