@@ -38,7 +38,8 @@ def conversation_to_prompt(
     given, options = check_chat(tokenizer, _with_plain_calls(messages), **asked)
     options = {"tools": tools, **options}
     try:
-        source = str(tokenizer.get_chat_template(options["chat_template"], tools=options["tools"]))  # one may be for tools
+        # Of several templates, one may be for tools.
+        source = str(tokenizer.get_chat_template(options["chat_template"], tools=options["tools"]))
         known = {"developer": "system"} if "developer" not in source else {}
         plain = [{**message, "role": known.get(message["role"], message["role"])} for message in given]
         text = str(tokenizer.apply_chat_template(plain, tokenize=False, **{**options, "chat_template": source}))

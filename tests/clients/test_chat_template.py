@@ -53,7 +53,8 @@ def test_a_message_is_gone_on_with_where_transformers_goes_on(tokenizer: Any, be
 
 def test_a_developer_is_the_system_of_a_template_that_does_not_know_it(tokenizer: Any) -> None:
     developer = [{"role": "developer", "content": "be kind"}, *MESSAGES[1:]]
-    assert prompt(tokenizer, developer, NAMED) == prompt(tokenizer, [{**developer[0], "role": "system"}, *MESSAGES[1:]], NAMED)
+    system = [{**developer[0], "role": "system"}, *MESSAGES[1:]]
+    assert prompt(tokenizer, developer, NAMED) == prompt(tokenizer, system, NAMED)
     assert prompt(tokenizer, developer, NAMED).startswith("<system>be kind\n")
     assert prompt(tokenizer, developer, "{# developer #}" + CHATML).startswith("<developer>be kind\n")
 

@@ -1,20 +1,34 @@
-"""The bodies of requests, field by field. A field that is not here is refused, unless it changes no answer.
+"""The bodies of requests, field by field, and how much each may hold.
+
+A field that no one here knows is left out at every depth, with a line in the log, or refused. What would change the
+answer, and cannot be done, always is refused.
 
 vLLM: entrypoints/openai/chat_completion/protocol.py, entrypoints/openai/completion/protocol.py
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
 from folovllm.serving.openai.describe import describe_fields
+from folovllm.utils.checks import nearest_name
 
 _T = TypeVar("_T")
 Listed = Annotated[list[_T], Field(fail_fast=True)]
 """One entry of a wrong type is enough: the others are not looked at."""
 TokenIds = Listed[int]
+Words = Annotated[str, Field(max_length=1024)]
+MAX_FIELDS = 64  # of one object
+MAX_NAME = 64  # characters of a name that is compared with others
+
+
+def at_most(entries: int) -> Any:
+    """Each limit is far above what a request needs, and so low that what is under it costs milliseconds."""
+    return Field(max_length=entries, fail_fast=True)
 
 
 # Fields that change no answer of this engine, with the values of which that is true; none: of any. null always is one.
@@ -27,7 +41,14 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
     "safety_identifier": [],
     "prompt_cache_retention": [],
     "store": [False],
-    "verbosity": ["medium"],
+    "include_obfuscation": [],
+    "cache_control": [],
+    "guided_decoding_backend": [],
+    # what clients make of an answer, and send back with it
+    "annotations": [],
+    "parsed": [],
+    "parsed_arguments": [],
+    "provider_specific_fields": [],
     # what this engine does anyway
     "modalities": [["text"]],
     "include_reasoning": [True],
@@ -49,30 +70,62 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
         name: [None]
         for name in (
             "truncate_prompt_tokens", "kv_transfer_params", "thinking_token_budget", "audio", "prediction",
-            "web_search_options", "previous_response_id", "conversation", "guided_json", "guided_regex",
-            "guided_choice", "guided_grammar", "prompt_embeds",
+            "web_search_options", "conversation", "prompt_embeds", "structural_tag", "whitespace_pattern",
+            "disable_any_whitespace", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+            "guided_json_object", "guided_decoding", "guided_whitespace_pattern",
         )
     },
 }  # fmt: skip
-
-
-def without_what_changes_nothing(body: Any, kind: type[BaseModel]) -> Any:
-    """A decoded body for a route that takes `kind`, without the fields that it may be sent and need not know."""
-    if not isinstance(body, dict):
-        return body
-    return {
-        name: value for name, value in body.items() if name in kind.model_fields or not _changes_nothing(name, value)
-    }
-
-
-def _changes_nothing(name: str, value: Any) -> bool:
-    return value is None or (name in CHANGES_NOTHING and (not CHANGES_NOTHING[name] or value in CHANGES_NOTHING[name]))
 
 
 class Body(BaseModel):
     """Values have the type that they are documented with: "1" is no number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), json_schema_extra=describe_fields)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unknown(cls, given: Any, info: ValidationInfo) -> Any:
+        """Without the fields that need not be known. Those that are left are refused, for they are none of cls.
+
+        info.context: is called with the name of a field that is left out; None: it is refused."""
+        if not isinstance(given, dict):
+            return given
+        if len(given) > MAX_FIELDS:
+            raise PydanticCustomError("too_many_fields", "have at most {most} fields", {"most": MAX_FIELDS})
+        known, left = _names(cls), set()
+        for name in given:
+            if name in known:
+                continue
+            if not _changes_nothing(name, given[name]):
+                if info.context is None or name in CHANGES_NOTHING or (issubclass(cls, Request) and name in _asked()):
+                    continue
+                if near := nearest_name(name, known) if len(name) <= MAX_NAME else None:
+                    raise PydanticCustomError("near", "{name}", {"name": name, "near": near})
+                info.context(name)
+            left.add(name)
+        return {name: value for name, value in given.items() if name not in left} if left else given
+
+
+class Request(Body):
+    """The whole of a body. What other requests may ask for, and this one not, is never left out in silence."""
+
+
+def _changes_nothing(name: str, value: Any) -> bool:
+    return value is None or (name in CHANGES_NOTHING and (not CHANGES_NOTHING[name] or value in CHANGES_NOTHING[name]))
+
+
+@cache
+def _names(kind: type[BaseModel]) -> frozenset[str]:
+    """As they are written in JSON."""
+    names = [field.validation_alias or name for name, field in kind.model_fields.items()]
+    return frozenset(str(each) for name in names for each in (getattr(name, "choices", None) or [name]))
+
+
+@cache
+def _asked(kind: type[BaseModel] = Request) -> frozenset[str]:
+    """Fields of every kind of request."""
+    return _names(kind).union(*map(_asked, kind.__subclasses__()))
 
 
 class StreamOptions(Body):
@@ -97,13 +150,13 @@ class StructuredOutputs(Body):
 
     json_: str | dict[str, Any] | None = Field(None, alias="json")
     json_object: bool | None = None
-    regex: str | None = None
-    choice: Listed[str] | None = None
+    regex: Annotated[str, Field(max_length=4096)] | None = None
+    choice: Annotated[list[Words], at_most(1024)] | None = None
     grammar: str | None = None
     disable_additional_properties: bool = True
 
 
-class Sampling(Body):
+class Sampling(Request):
     """What both kinds of completions share. None is "not given": the model's own default, or vLLM's."""
 
     model: str | None = None
@@ -113,8 +166,8 @@ class Sampling(Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
-    stop: str | Listed[str] | None = None
-    logit_bias: dict[str, float] | None = None
+    stop: Words | Annotated[list[Words], at_most(64)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
@@ -125,18 +178,18 @@ class Sampling(Body):
     repetition_penalty: float | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: Annotated[list[int], at_most(128)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    bad_words: Listed[str] | None = None
-    allowed_token_ids: TokenIds | None = None
+    bad_words: Annotated[list[Annotated[str, Field(max_length=256)]], at_most(128)] | None = None
+    allowed_token_ids: Annotated[list[int], at_most(1024)] | None = None
     structured_outputs: StructuredOutputs | None = None
     cache_salt: str | None = None
     priority: int = 0
     prompt_logprobs: int | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
-    request_id: str | None = None
+    request_id: Words | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     echo: bool | None = None
@@ -145,7 +198,7 @@ class Sampling(Body):
 class CompletionRequest(Sampling):
     """POST /v1/completions"""
 
-    prompt: str | TokenIds | Listed[str] | Listed[TokenIds]
+    prompt: str | TokenIds | Annotated[list[str], at_most(256)] | Annotated[list[TokenIds], at_most(256)]
     max_tokens: int | None = 16
     logprobs: int | None = None
     add_special_tokens: bool = True
@@ -161,8 +214,14 @@ class CompletionRequest(Sampling):
 
 
 class TextPart(Body):
-    type: Literal["text"]
-    text: str
+    """`logprobs`: as parts of answers have them, for clients send them back as they got them."""
+
+    type: Literal["text", "input_text", "output_text", "refusal"]
+    text: str = Field(validation_alias=AliasChoices("text", "refusal"))
+    logprobs: list[Any] | None = None
+
+
+Content = str | Annotated[list[TextPart], at_most(1024)]
 
 
 class FunctionCall(Body):
@@ -178,20 +237,19 @@ class ToolCall(Body):
 
 
 class Message(Body):
-    """`content` is text, or text in parts; null beside `tool_calls`, as the assistant's answers have it."""
+    """`content` may be null in an answer: beside calls, thoughts or a refusal, or where nothing was said."""
 
     role: str
-    content: str | Listed[TextPart] | None = None
+    content: Content | None = None
     name: str | None = None
-    tool_calls: Listed[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], at_most(128)] | None = None
     tool_call_id: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    # What answers have beside that, for clients send them back as they got them.
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
-    annotations: list[None] | None = Field(None, max_length=0)
+    refusal: str | None = None
+
+
+Messages = Annotated[list[Message], at_most(4096)]
 
 
 class Function(Body):
@@ -218,7 +276,7 @@ class NamedTool(Body):
 class ChatRequest(Sampling):
     """POST /v1/chat/completions"""
 
-    messages: Listed[Message]
+    messages: Messages
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -229,19 +287,19 @@ class ChatRequest(Sampling):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     echo: Literal[False] | None = None
-    tools: Listed[Tool] | None = None
+    tools: Annotated[list[Tool], at_most(128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(Request):
     """POST /tokenize: a text, or a conversation as the model reads it."""
 
     model: str | None = None
     prompt: str | None = None
-    messages: Listed[Message] | None = None
-    tools: Listed[Tool] | None = None
+    messages: Messages | None = None
+    tools: Annotated[list[Tool], at_most(128)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -250,8 +308,8 @@ class TokenizeRequest(Body):
     return_token_strs: bool = False
 
 
-class DetokenizeRequest(Body):
+class DetokenizeRequest(Request):
     """POST /detokenize"""
 
     model: str | None = None
-    tokens: TokenIds
+    tokens: Annotated[list[int], at_most(2**18)]
