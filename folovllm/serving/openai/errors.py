@@ -137,7 +137,8 @@ def first_problem(problems: Sequence[Any]) -> APIError:
         name = str(first["loc"][-1])
         wanted = "is not a field of this request, or not supported: leave it out"
         if name.startswith("guided_"):
-            wanted = f"must be null: send {_GUIDED.get(name, name.removeprefix('guided_'))} in structured_outputs"
+            form = _GUIDED.get(name, name.removeprefix("guided_"))
+            wanted = f"must be null: send {form} in structured_outputs, got {got}"
         elif name in CHANGES_NOTHING:
             taken = " or ".join(dict.fromkeys(json.dumps(value) for value in (*CHANGES_NOTHING[name], None)))
             wanted = f"must be {taken}: nothing else is supported here"
@@ -172,6 +173,6 @@ def _param(loc: Sequence[Any]) -> str | None:
     for part in loc:
         if isinstance(part, int):
             param = f"{param}[{part}]"
-        elif part != "body" and not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict|NamedTool)$", part):
+        elif part != "body" and not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict|NamedTool|NamedFunction)$", part):
             param = f"{param}.{part}" if param else part
     return param
