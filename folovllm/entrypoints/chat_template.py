@@ -47,7 +47,8 @@ def conversation_to_prompt(
         raise refused_by_template(tokenizer, given, options["chat_template"], error) from error
     place = 0
     for number, message in enumerate(plain):
-        place = text.find(message["content"].strip(), place) if message["role"] not in source else place
+        is_known = message["role"] in ("user", "assistant") or message["role"] in source
+        place = place if is_known else text.find(message["content"].strip(), place)
         if place < 0:
             raise ValueError(
                 f"messages[{number}].role must be one that the chat template knows, got {given[number]['role']!r}: it "

@@ -64,7 +64,7 @@ def test_thoughts_have_a_field_of_their_own_and_calls_in_them_are_none(
     assert (cut.content, cut.tool_calls) == (None, None)
     assert thoughts.startswith(cut.reasoning)
     history = [*ASK["messages"], cut.model_dump(), {"role": "user", "content": "So?"}]
-    template = "{% for m in messages %}{{ m.content }}{{ m.reasoning_content }}|{% endfor %}"
+    template = "{% for m in messages %}{{ m.reasoning_content }}|{% endfor %}"
     ask = {"messages": history, "chat_template": template}
     tokens = httpx.post(f"{thinker.url}/tokenize", json=ask).json()["tokens"]
     assert thinker.llm.engine.tokenizer.decode(tokens) == f"|{cut.reasoning}||"

@@ -167,12 +167,16 @@ def _wanted(problem: Any) -> str:
     return _WANTED.get(problem["type"]) or re.sub(r"^\w+ should (be )?", "", str(problem["msg"]))
 
 
+_KIND = re.compile(r"[\[\]()-]|^(str|int|float|bool|list|dict|NamedTool|NamedFunction)$")
+"""Which of several kinds pydantic has tried, as a place in its report."""
+
+
 def _param(loc: Sequence[Any]) -> str | None:
     """The field's name as a client writes it: messages[0].content."""
     param = None
     for part in loc:
         if isinstance(part, int):
             param = f"{param}[{part}]"
-        elif part != "body" and not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict|NamedTool|NamedFunction)$", part):
+        elif part != "body" and not _KIND.search(part):
             param = f"{param}.{part}" if param else part
     return param
