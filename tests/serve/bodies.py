@@ -27,7 +27,7 @@ from tests.serve.support import program
 MOST = SimpleNamespace(
     body=2 * 2**20, prompts=256, messages=4096, parts=1024, fields=64, stop=64, stop_token_ids=128, bad_words=128,
     allowed_token_ids=1024, logit_bias=1024, choice=1024, tokens=2**18, stop_length=1024, bad_word_length=256,
-    choice_length=1024, regex_length=4096, name_length=1024,
+    choice_length=1024, regex_length=4096, name_length=1024, json=2**16,
 )  # fmt: skip
 """How much a body may hold, as protocol.py has it."""
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
@@ -129,11 +129,11 @@ def too_long() -> Iterator[Body]:
         yield Body(kind, COMPLETIONS, body, f"{name} must have at most {most} characters", name)
     body = filled('{"prompt":"a","structured_outputs":{"json":"[', "1", ']"}}')
     name = "structured_outputs.json"
-    yield Body("schema as text", COMPLETIONS, body, f"{name} must be", name)
+    yield Body("schema as text", COMPLETIONS, body, f"{name} must have at most {MOST.json} characters, got", name)
     form = '{"type":"json_schema","json_schema":{"name":"n","schema":{"properties":{'
     body = filled(f'{{"prompt":"a","response_format":{form}', '"%":{}', "}}}}}")
-    says = f"response_format cannot be kept: structured_outputs.json must have at most {MAX_FORM_CHARS} characters"
-    yield Body("schema", COMPLETIONS, body, says, "response_format")
+    name = "response_format.json_schema.schema"
+    yield Body("schema", COMPLETIONS, body, f"{name} must have at most {MOST.json} characters of JSON", name)
     texts = {"stop": MOST.stop_length, "request_id": MOST.name_length}
     for name, most in texts.items():
         body = filled(f'{{"prompt":"a","{name}":"', "x", '"}', "")
@@ -152,7 +152,9 @@ def too_long() -> Iterator[Body]:
     messages = '"messages":[{"role":"user","content":"a"}]'
     body = filled(f'{{{messages},"chat_template":"', "{{ x }}", '"}', "")
     yield Body("chat template", CHAT, body, "chat_template must be null: it is a program", "chat_template")
-    yield Body("arguments of the template", CHAT, filled(f'{{{messages},"chat_template_kwargs":{{', '"%":[]', "}}"))
+    body = filled(f'{{{messages},"chat_template_kwargs":{{', '"%":[]', "}}")
+    says = f"chat_template_kwargs must have at most {MOST.json} characters of JSON, got more"
+    yield Body("arguments of the template", CHAT, body, says, "chat_template_kwargs")
     body = filled('{"messages":[{"content":"a","role":"', "x", '"}]}', "")
     yield Body("a long role", CHAT, body, "messages must have at most", "messages")
     for what, text in (("letters", "hello "), ("ideographs", "机器")):

@@ -45,6 +45,7 @@ CALL = {"function": {"name": "f", "arguments": ""}}
         (CompletionRequest, "structured_outputs.regex", 4096, None),
         (CompletionRequest, "request_id", 1024, None),
         (DetokenizeRequest, "tokens", 2**18, 1),
+        (CompletionRequest, "structured_outputs.json", 2**16, None),
     ],
 )
 def test_what_is_at_the_limit_passes_and_one_more_does_not(
@@ -65,6 +66,24 @@ def test_what_is_at_the_limit_passes_and_one_more_does_not(
     unit = "characters" if entry is None else "entries"
     assert error.message == f"{path} must have at most {most} {unit}, got {most + 1}: send less"
     assert error.param == path
+
+
+@pytest.mark.parametrize("path", ["structured_outputs.json", "response_format.json_schema.schema"])
+def test_a_form_given_as_json_is_counted_without_its_punctuation(path: str) -> None:
+    def body(size: int) -> dict[str, Any]:
+        form: Any = {"enum": ["x" * (size - 6)]}  # an object, a name of four, a list
+        if path.startswith("structured"):
+            return {"prompt": "a", "structured_outputs": {"json": form}}
+        return {"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": form}}}
+
+    CompletionRequest.model_validate(body(2**16))
+    with pytest.raises(ValidationError) as caught:
+        CompletionRequest.model_validate(body(2**16 + 1))
+    error = first_problem(caught.value.errors())
+    assert (error.param, error.message) == (
+        path,
+        f"{path} must have at most 65536 characters of JSON, got more: send less",
+    )
 
 
 def test_one_prompt_of_token_ids_is_not_a_list_of_prompts() -> None:

@@ -45,8 +45,10 @@ def test_a_conversation_goes_on_with_what_was_answered(client: OpenAI) -> None:
         {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "And\nwhy?"},
     ])  # fmt: skip
     assert answer.output_text == expected.choices[0].message.content
-    developer = [{"role": "developer", "content": "Be brief."}, *asked]
-    assert client.responses.create(**ASK, input=developer).output_text == answer.output_text
+    developer = {"role": "developer", "content": "Be brief."}
+    assert client.responses.create(**ASK, input=[developer, *asked]).output_text == answer.output_text
+    said = [chat(client, [{**developer, "role": role}, asked[0]]) for role in ("developer", "system")]
+    assert said[0].usage == said[1].usage
 
 
 def test_events_come_in_openai_s_order_and_add_up(client: OpenAI) -> None:

@@ -58,6 +58,8 @@ def test_a_field_that_nobody_knows_is_said_once_and_left_out(
         ({"prompt": "a"}, "prompt is not a field of this request, or not supported: leave it out"),
         ({"messages": [{"role": "user", "contnet": "a"}]},
          "messages[0].contnet is not a field of this request; did you mean 'content'?"),
+        ({"tool_choice": {"typ": "function", "function": {"name": "f"}}},
+         "tool_choice.typ is not a field of this request; did you mean 'type'?"),
         ({"messages": [{"role": "user", "content": "a", "audio": {"id": "a"}}]}, "messages[0].audio must be null"),
         ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag must be null"),
         ({"vllm_xargs": {"a": 1}}, "vllm_xargs must be {} or null: nothing else is supported here"),

@@ -127,7 +127,7 @@ def first_problem(problems: Sequence[Any]) -> APIError:
     furthest. Where a value may be of several kinds, each kind has reported."""
     top = problems[0]["loc"][:1]
     of_it = [problem for problem in problems if problem["loc"][:1] == top]
-    first = max(of_it, key=lambda problem: (problem["type"] in _TOO_MUCH, len(problem["loc"])))
+    first = max(of_it, key=lambda problem: (problem["type"] in (*_TOO_MUCH, "near"), len(problem["loc"])))
     param, got = _param(first["loc"]), reprlib.repr(first["input"])
     if first["type"] == "near":
         name = first["ctx"]["name"]
@@ -146,7 +146,7 @@ def first_problem(problems: Sequence[Any]) -> APIError:
     if first["type"] == "missing":
         return APIError(400, f"{param} must be given", param=param)
     if first["type"] in _TOO_MUCH:
-        got = str(len(first["input"]))
+        got = "more" if first["type"] == "too_much_json" else str(len(first["input"]))
         wanted = _TOO_MUCH[first["type"]].format(first["ctx"].get("max_length"))
         return APIError(400, f"{param or 'the body'} must have at most {wanted}, got {got}: send less", param=param)
     kinds = " or ".join(dict.fromkeys(_wanted(problem) for problem in problems if _param(problem["loc"]) == param))
@@ -156,6 +156,7 @@ def first_problem(problems: Sequence[Any]) -> APIError:
 
 _TOO_MUCH = {
     "too_long": "{} entries", "string_too_long": "{} characters", "too_many_fields": f"{MAX_FIELDS} fields",
+    "too_much_json": "{} characters of JSON",
 }  # fmt: skip
 _GUIDED = {"guided_decoding": "json, regex, choice or grammar", "guided_json_object": "json_object"}
 """Where structured_outputs does not call it by the rest of its name."""

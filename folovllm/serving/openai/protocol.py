@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from folovllm.serving.openai.describe import describe_fields
@@ -23,12 +23,32 @@ Listed = Annotated[list[_T], Field(fail_fast=True)]
 TokenIds = Listed[int]
 Words = Annotated[str, Field(max_length=1024)]
 MAX_FIELDS = 64  # of one object
+MAX_JSON = 2**16  # characters of a schema, or of a template's variables
 MAX_NAME = 64  # characters of a name that is compared with others
 
 
 def at_most(entries: int) -> Any:
     """Each limit is far above what a request needs, and so low that what is under it costs milliseconds."""
     return Field(max_length=entries, fail_fast=True)
+
+
+def _bounded(given: Any) -> Any:
+    """Its characters without punctuation are counted: all but a text is one."""
+    size, waiting = 0, [given]
+    while waiting and size <= MAX_JSON:
+        part = waiting.pop()
+        size += len(part) if isinstance(part, str) else 1
+        if isinstance(part, (list, dict)):
+            waiting += part
+        if isinstance(part, dict):
+            waiting += part.values()
+    if size > MAX_JSON:
+        raise PydanticCustomError("too_much_json", "have less", {"max_length": MAX_JSON})
+    return given
+
+
+FreeJson = Annotated[dict[str, Any], AfterValidator(_bounded)]
+"""An object whose names are the client's own."""
 
 
 # Fields that change no answer of this engine, with the values of which that is true; none: of any. null always is one.
@@ -136,7 +156,7 @@ class StreamOptions(Body):
 class JsonSchema(Body):
     name: str
     description: str | None = None
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: FreeJson = Field(alias="schema")
     strict: bool | None = None
 
 
@@ -148,7 +168,7 @@ class ResponseFormat(Body):
 class StructuredOutputs(Body):
     """Exactly one of them."""
 
-    json_: str | dict[str, Any] | None = Field(None, alias="json")
+    json_: Annotated[str, Field(max_length=MAX_JSON)] | FreeJson | None = Field(None, alias="json")
     json_object: bool | None = None
     regex: Annotated[str, Field(max_length=4096)] | None = None
     choice: Annotated[list[Words], at_most(1024)] | None = None
@@ -255,7 +275,7 @@ Messages = Annotated[list[Message], at_most(4096)]
 class Function(Body):
     name: str = Field(min_length=1)
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: FreeJson | None = None
     strict: bool | None = None
 
 
@@ -285,7 +305,7 @@ class ChatRequest(Sampling):
     continue_final_message: bool = False
     add_special_tokens: bool = False
     chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: FreeJson | None = None
     echo: Literal[False] | None = None
     tools: Annotated[list[Tool], at_most(128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
@@ -304,7 +324,7 @@ class TokenizeRequest(Request):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: FreeJson | None = None
     return_token_strs: bool = False
 
 

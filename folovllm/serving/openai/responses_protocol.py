@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from folovllm.serving.openai.protocol import Body, ChatRequest, Content, Listed, Request, at_most
+from folovllm.serving.openai.protocol import Body, ChatRequest, Content, FreeJson, Listed, Request, at_most
 
 
 class Item(Body):
@@ -77,7 +77,7 @@ class Format(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: FreeJson | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -101,7 +101,7 @@ class FunctionTool(Body):
     type: Literal["function"]
     name: str = Field(min_length=1)
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: FreeJson | None = None
     strict: bool | None = None
 
 
