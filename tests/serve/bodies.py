@@ -29,7 +29,7 @@ MOST = SimpleNamespace(
     allowed_token_ids=1024, logit_bias=1024, choice=1024, tokens=2**18, stop_length=1024, bad_word_length=256,
     choice_length=1024, regex_length=4096, name_length=1024, json=2**16,
 )  # fmt: skip
-"""How much a body may hold, as protocol.py has it."""
+"""How much a body may hold, as protocol.py and body.py have it."""
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
 
 

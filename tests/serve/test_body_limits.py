@@ -11,9 +11,10 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from folovllm.serving.openai.background import at_once
+from folovllm.serving.openai.body import Request
 from folovllm.serving.openai.errors import first_problem
 from folovllm.serving.openai.longest_token import characters_a_token
-from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, Request
+from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from tests.serve.support import Running
 

@@ -11,7 +11,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from folovllm import LLM, SamplingParams
-from folovllm.serving.openai.protocol import CHANGES_NOTHING
+from folovllm.serving.openai.body import CHANGES_NOTHING
 from tests.serve.support import ENGINE, Running, running
 
 Messages = list[dict[str, Any]]

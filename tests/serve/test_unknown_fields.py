@@ -14,14 +14,9 @@ from openai import OpenAI
 from pydantic import ValidationError
 
 from folovllm import LLM, SamplingParams
+from folovllm.serving.openai.body import Body
 from folovllm.serving.openai.errors import first_problem
-from folovllm.serving.openai.protocol import (
-    Body,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
-)
+from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from tests.serve.support import Running, running
 

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from folovllm.errors import EngineDeadError
-from folovllm.serving.openai.protocol import CHANGES_NOTHING, MAX_FIELDS
+from folovllm.serving.openai.body import CHANGES_NOTHING, MAX_FIELDS
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)

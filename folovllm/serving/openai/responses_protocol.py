@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from folovllm.serving.openai.protocol import Body, ChatRequest, Content, FreeJson, Listed, Request, at_most
+from folovllm.serving.openai.body import Body, FreeJson, Listed, Request, at_most
+from folovllm.serving.openai.protocol import ChatRequest, Content
 
 
 class Item(Body):
