@@ -1,4 +1,4 @@
-"""Chat templates: a conversation becomes a prompt. A template is a program, and template_process.py runs it elsewhere.
+"""Chat templates: a conversation becomes a prompt, through transformers' own sandbox for templates.
 
 vLLM: renderers/hf.py (safe_apply_chat_template)
 """
@@ -6,16 +6,12 @@ vLLM: renderers/hf.py (safe_apply_chat_template)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from folovllm.engine.chat_messages import check_chat, refused_by_template
-from folovllm.entrypoints import template_process
-from folovllm.entrypoints.template_process import TemplateFailedError
 from folovllm.errors import PromptTooLongError
 from folovllm.utils.checks import describe
-
-_HERE = "\0here "  # where a message that is gone on with ends; without its space, the template trims messages
 
 
 def conversation_to_prompt(
@@ -23,21 +19,41 @@ def conversation_to_prompt(
     messages: Any,
     *,
     add_special_tokens: bool = False,
-    check: Callable[[], None] = lambda: None,
     max_characters: int | None = None,
     tools: list[dict[str, Any]] | None = None,
     **asked: Any,
 ) -> dict[str, Any]:
-    """chat_to_prompt in bounds; for `asked`, and what else it raises, see check_chat.
+    """chat_to_prompt with tools and bounds; for `asked`, and what else it raises, see check_chat.
 
-    messages: an assistant's may have `tool_calls`, as OpenAI's interface has them, and those of role "tool" answer.
+    messages: an assistant's may have `tool_calls`, as OpenAI's interface has them, and those of role "tool" answer. The
+        role "developer" is "system" to a template that does not name it.
     tools: what the template shows the model, each {"type": "function", "function": {"name": …, …}}.
     add_special_tokens: put the tokenizer's own, such as BOS, around what the template writes; most write them already.
     max_characters: longer than this, the rendered text is refused before it is tokenised.
-    check, and Raises: as for render_template; also PromptTooLongError.
+
+    Raises:
+        ValueError: the template fails, refuses these messages, or leaves one out whose role it does not name.
+        PromptTooLongError: more than max_characters.
     """
-    plain, options = check_chat(tokenizer, _with_plain_calls(messages), **asked)
-    text = render_template(tokenizer, plain, options if tools is None else {"tools": tools, **options}, check=check)
+    given, options = check_chat(tokenizer, _with_plain_calls(messages), **asked)
+    options = {"tools": tools, **options}
+    try:
+        # Of several templates, one may be for tools.
+        source = str(tokenizer.get_chat_template(options["chat_template"], tools=options["tools"]))
+        known = {"developer": "system"} if "developer" not in source else {}
+        plain = [{**message, "role": known.get(message["role"], message["role"])} for message in given]
+        text = str(tokenizer.apply_chat_template(plain, tokenize=False, **{**options, "chat_template": source}))
+    except Exception as error:  # a template is a program: some refuse a system message, or roles in another order
+        raise refused_by_template(tokenizer, given, options["chat_template"], error) from error
+    place = 0
+    for number, message in enumerate(plain):
+        is_known = message["role"] in ("user", "assistant") or message["role"] in source
+        place = place if is_known else text.find(message["content"].strip(), place)
+        if place < 0:
+            raise ValueError(
+                f"messages[{number}].role must be one that the chat template knows, got {given[number]['role']!r}: it "
+                "leaves this message out"
+            )
     check_characters("messages", text, max_characters)
     token_ids = tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
     return {"prompt": text, "prompt_token_ids": list(token_ids)}
@@ -80,59 +96,6 @@ def check_characters(name: str, text: str, most: int | None) -> None:
             f"{name} must have at most {most} characters, got {len(text)}: whatever its tokens are, they exceed "
             f"max_model_len; shorten it"
         )
-
-
-def render_template(
-    tokenizer: Any,
-    messages: list[dict[str, Any]],
-    options: dict[str, Any],
-    *,
-    check: Callable[[], None] = lambda: None,
-) -> str:
-    """The conversation as the template writes it; the tokenizer's own template where none is given.
-
-    options: as apply_chat_template takes them: chat_template, continue_final_message, and the template's variables.
-    check: asked now and then while the template runs. What it raises ends that, and comes through.
-
-    Raises:
-        ValueError: the template fails, refuses these messages, or goes beyond its bounds. The text says which template.
-    """
-    variables = dict(options)
-    chat_template, continues = variables.pop("chat_template", None), variables.pop("continue_final_message", False)
-    if continues:
-        *before, last = messages
-        messages = [*before, {**last, "content": last["content"] + _HERE}]
-    given = {**tokenizer.special_tokens_map, "tools": None, "documents": None, **variables, "messages": messages}
-    try:
-        source = _source(tokenizer, chat_template, variables.get("tools"))
-        text = template_process.render(_request(source, given), check)
-        return _up_to_here(text) if continues else text
-    except TemplateFailedError as error:
-        raise refused_by_template(tokenizer, messages, chat_template, error) from error
-
-
-def _source(tokenizer: Any, chat_template: str | None, tools: Any) -> str:
-    try:
-        return str(tokenizer.get_chat_template(chat_template, tools=tools))  # there may be one for tools
-    except ValueError as error:  # of several templates none is the default
-        raise TemplateFailedError(str(error)) from error
-
-
-def _request(source: str, given: dict[str, Any]) -> bytes:
-    """Only what JSON has goes there; of other objects their name."""
-    limits = template_process.MAX_CHARS, template_process.MAX_SECONDS
-    try:
-        plain = json.dumps([source, given, *limits], default=lambda value: f"<{type(value).__name__}>")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TemplateFailedError(f"they must be what JSON can hold: {error}") from error
-    return plain.encode()
-
-
-def _up_to_here(text: str) -> str:
-    end = text.rfind(_HERE.strip())
-    if end < 0:
-        raise TemplateFailedError("it leaves out the last message, which is to be gone on with")
-    return text[:end] if text.startswith(_HERE, end) else text[:end].rstrip()
 
 
 def check_template(source: str) -> None:

@@ -19,7 +19,6 @@ from folovllm.entrypoints.cli.recording import recording_options
 from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
-from folovllm.serving.openai.limits import BodyLimits
 from folovllm.serving.reasoning import NAMES as REASONING_NAMES
 from folovllm.serving.reasoning import check_name
 from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
@@ -57,8 +56,8 @@ def add_parser(commands: Any) -> None:
     text = "let these pages send cookies and keys that the browser holds"
     parser.add_argument("--allow-credentials", action="store_true", help=text)
     parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="waiting requests; beyond: 429")
-    text = "how much a request's body may hold, such as stop=128; may be given again (default: the notes' table)"
-    parser.add_argument("--limit", dest="limits", action="append", default=[], metavar="NAME=N", help=text)
+    text = "the most that a request's body may have; beyond: 413"
+    parser.add_argument("--max-body-bytes", type=_whole(1), default=2 * 2**20, metavar="N", help=text)
     parser.add_argument(
         "--salt-by-key", action="store_true", help="each key finds only the prompts that were cached for it"
     )
@@ -158,7 +157,6 @@ def run(args: argparse.Namespace) -> int:
         )
     if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", args.metrics_prefix):
         raise ValueError(f"--metrics-prefix must be the beginning of a name in Prometheus, got {args.metrics_prefix!r}")
-    limits = BodyLimits.parse(args.limits)
     if args.tool_call_parser is not None:
         get_tool_parser(args.tool_call_parser)
     if args.reasoning_parser is not None:
@@ -171,11 +169,11 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError("--trace and --nvtx must not be given with --replicas: they are of one engine")
         from folovllm.serving.replicas.launch import serve_replicas
 
-        return serve_replicas(_options(args, limits), engine, replicas, notes)
+        return serve_replicas(_options(args), engine, replicas, notes)
     with closing(EngineProcess(args.model, **engine, **recording, observers=args.observers)) as process:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
-        return serve(_options(args, limits), process, notes)
+        return serve(_options(args), process, notes)
 
 
 def _api_keys(given: list[str], file: Path | None) -> list[str]:
@@ -212,11 +210,11 @@ def _template(given: str | None) -> str | None:
         raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
-def _options(args: argparse.Namespace, limits: BodyLimits) -> Any:
+def _options(args: argparse.Namespace) -> Any:
     from folovllm.serving.openai.options import ServerOptions
 
     given = {field.name: getattr(args, field.name) for field in fields(ServerOptions)}
-    return ServerOptions(**given | {"limits": limits})
+    return ServerOptions(**given)
 
 
 def require_packages() -> None:

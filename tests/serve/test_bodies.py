@@ -11,7 +11,6 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from folovllm.serving.openai.bodies import Bodies
-from folovllm.serving.openai.limits import BodyLimits
 from tests.serve.bodies import BODIES, MOST, Body, Served, served
 from tests.serve.support import Running, first_tokens_only, running, wait_for
 
@@ -82,7 +81,7 @@ def test_a_large_body_is_decoded_and_validated_beside_the_event_loop(server: Run
             threads.append(threading.get_ident())
             return self
 
-    bodies = Bodies(BodyLimits(), server.app.state.serving.gate)
+    bodies = Bodies(2**20, server.app.state.serving.gate)
     made = asyncio.run(bodies.decode(b'{"prompt":"' + b"a" * 100_000 + b'"}', Kind))
     bodies.close()
     assert isinstance(made, Kind)

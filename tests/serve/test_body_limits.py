@@ -1,90 +1,94 @@
-"""The table of limits: each of its rows, how they are set, and the notes' copy of it."""
+"""How much the parts of a body may hold, and how long a text may be."""
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from folovllm.serving.openai.background import at_once
-from folovllm.serving.openai.limits import AS_JSON, CHARACTERS, FIELDS, BodyLimits, names
+from folovllm.serving.openai.body import Request
+from folovllm.serving.openai.errors import first_problem
 from folovllm.serving.openai.longest_token import characters_a_token
+from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
+from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from tests.serve.support import Running
 
-NOTES = Path(__file__).parents[2] / "docs"
-ROWS = [(row.name, path) for row in fields(BodyLimits) for path in row.metadata["paths"]]
-UNITS = {row.name: row.metadata["unit"] for row in fields(BodyLimits)}
+USER = {"role": "user", "content": ""}
+CALL = {"function": {"name": "f", "arguments": ""}}
 
 
-def value_of(unit: str, size: int) -> Any:
-    if unit == CHARACTERS:
-        return "x" * size
-    if unit == FIELDS:
-        return {f"f{number}": 0 for number in range(size)}
-    return [0] * (size - 1) if unit == AS_JSON else ["x"] * size  # a list counts as one, and so does each number in it
+@pytest.mark.parametrize(
+    ("kind", "path", "most", "entry"),
+    [
+        (CompletionRequest, "prompt", 256, "a"),
+        (CompletionRequest, "prompt", 256, [5]),
+        (ChatRequest, "messages", 4096, USER),
+        (ChatRequest, "messages[0].content", 1024, {"type": "text", "text": ""}),
+        (ChatRequest, "messages[0].tool_calls", 128, CALL),
+        (ChatRequest, "tools", 128, {"type": "function", "function": {"name": "f"}}),
+        (ResponsesRequest, "input", 4096, USER),
+        (ResponsesRequest, "input[0].content", 1024, {"type": "input_text", "text": ""}),
+        (ResponsesRequest, "tools", 128, {"type": "function", "name": "f"}),
+        (CompletionRequest, "stop", 64, "a"),
+        (CompletionRequest, "stop", 1024, None),
+        (CompletionRequest, "stop[0]", 1024, None),
+        (CompletionRequest, "stop_token_ids", 128, 1),
+        (CompletionRequest, "bad_words", 128, "a"),
+        (CompletionRequest, "bad_words[0]", 256, None),
+        (CompletionRequest, "allowed_token_ids", 1024, 1),
+        (CompletionRequest, "structured_outputs.choice", 1024, "a"),
+        (CompletionRequest, "structured_outputs.choice[0]", 1024, None),
+        (CompletionRequest, "structured_outputs.regex", 4096, None),
+        (CompletionRequest, "request_id", 1024, None),
+        (DetokenizeRequest, "tokens", 2**18, 1),
+        (CompletionRequest, "structured_outputs.json", 2**16, None),
+    ],
+)
+def test_what_is_at_the_limit_passes_and_one_more_does_not(
+    kind: type[Request], path: str, most: int, entry: Any
+) -> None:
+    def body(size: int) -> dict[str, Any]:
+        value: Any = "x" * size if entry is None else [entry] * size
+        rest = USER if kind in (ChatRequest, ResponsesRequest) else {}
+        for name in reversed(re.findall(r"\w+", path)[1:]):
+            value = [value] if name == "0" else {**rest, name: value}
+        needed = {CompletionRequest: {"prompt": "a"}, ChatRequest: {"messages": []}, ResponsesRequest: {"input": "a"}}
+        return {**needed.get(kind, {}), path.partition("[")[0].partition(".")[0]: value}
+
+    kind.model_validate(body(most))
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(body(most + 1))
+    error = first_problem(caught.value.errors())
+    unit = "characters" if entry is None else "entries"
+    assert error.message == f"{path} must have at most {most} {unit}, got {most + 1}: send less"
+    assert error.param == path
 
 
-def put(path: list[str], value: Any) -> Any:
-    """A body that has the value where the path leads."""
-    if not path:
-        return value
-    inner = put(path[1:], value)
-    return [inner] if path[0] == "[]" else {path[0]: inner}
+@pytest.mark.parametrize("path", ["structured_outputs.json", "response_format.json_schema.schema"])
+def test_a_form_given_as_json_is_counted_without_its_punctuation(path: str) -> None:
+    def body(size: int) -> dict[str, Any]:
+        form: Any = {"enum": ["x" * (size - 6)]}  # an object, a name of four, a list
+        if path.startswith("structured"):
+            return {"prompt": "a", "structured_outputs": {"json": form}}
+        return {"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": form}}}
 
-
-@pytest.mark.parametrize(("name", "path"), ROWS)
-def test_what_is_at_the_limit_passes_and_one_more_does_not(name: str, path: str) -> None:
-    limits = replace(BodyLimits(), **{name: 7})
-    parts = path.replace("[]", ".[]").split(".") if path else []
-    limits.check(put(parts, value_of(UNITS[name], 7)))
-    with pytest.raises(ValueError, match=re.escape(f"--limit {name}=N")) as caught:
-        limits.check(put(parts, value_of(UNITS[name], 8)))
-    field = path.replace("[]", "[0]") or "the body"
-    assert str(caught.value).startswith(f"{field} must have at most 7 {UNITS[name]}, got 8")
+    CompletionRequest.model_validate(body(2**16))
+    with pytest.raises(ValidationError) as caught:
+        CompletionRequest.model_validate(body(2**16 + 1))
+    error = first_problem(caught.value.errors())
+    assert (error.param, error.message) == (
+        path,
+        f"{path} must have at most 65536 characters of JSON, got more: send less",
+    )
 
 
 def test_one_prompt_of_token_ids_is_not_a_list_of_prompts() -> None:
-    BodyLimits(prompts=2).check({"prompt": [1, 2, 3]})
-    with pytest.raises(ValueError, match="prompt must have"):
-        BodyLimits(prompts=2).check({"prompt": [[1], [2], [3]]})
-
-
-@pytest.mark.parametrize(
-    "body", [None, 1, "x", [], {"messages": 1}, {"messages": [None, "x"]}, {"stop": None}, {"prompt": []}]
-)
-def test_values_of_other_types_are_left_to_others(body: Any) -> None:
-    BodyLimits().check(body)
-
-
-def test_a_ceiling_is_set_by_its_name() -> None:
-    assert BodyLimits.parse(["stop=2", "body=10"]) == BodyLimits(stop=2, body=10)
-    assert BodyLimits.parse([]) == BodyLimits()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [("stops=2", "did you mean 'stop'"), ("stop", "a whole number"), ("stop=x", "a whole number"), ("=2", "NAME=N"),
-     ("stop=0", "limit stop must be positive"), ("stop=-1", "a whole number")],
-)  # fmt: skip
-def test_a_wrong_ceiling_is_refused(given: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        BodyLimits.parse([given])
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_notes_have_the_table(language: str) -> None:
-    text = (NOTES / language / "service.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) [^|]*\| (.*) \|$", text, re.MULTILINE)
-    found = {name: (int(most.replace(",", "")), re.findall("`([^`]*)`", paths)) for name, most, paths in rows}
-    table = {row.name: (row.default, [path for path in row.metadata["paths"] if path]) for row in fields(BodyLimits)}
-    assert found == table
-    assert list(found) == names()
+    assert CompletionRequest(prompt=[5] * 10_000).num_prompts == 1
 
 
 def fast(model: Any = None, **parts: Any) -> PreTrainedTokenizerFast:
@@ -127,10 +131,3 @@ def test_a_prompt_of_the_longest_tokens_is_let_through(server: Running) -> None:
     assert len(text) <= serving.max_characters
     with pytest.raises(ValueError, match="prompt must have at most"):
         serving.tokens_of("x" * (serving.max_characters + 1), at_once, add_special_tokens=False)
-
-
-def test_a_form_given_as_text_is_bounded_like_one_given_as_json() -> None:
-    schema = {"enum": ["x" * 100]}
-    for given in (schema, json.dumps(schema)):
-        with pytest.raises(ValueError, match=r"structured_outputs\.json must have at most 50"):
-            BodyLimits(schema_length=50).check({"structured_outputs": {"json": given}})

@@ -8,7 +8,6 @@ import httpx
 import openai
 import pytest
 
-from folovllm.serving.openai.limits import BodyLimits
 from folovllm.serving.openai.middleware import is_loopback, salt_for
 from tests.serve.support import first_tokens_only, running, wait_for
 
@@ -18,7 +17,7 @@ def guarded():
     with running(
         api_keys=["first", "second"],
         max_queue=1,
-        limits=BodyLimits(body=2000),
+        max_body_bytes=2000,
         salt_by_key=True,
         engine={"max_num_seqs": 1, "block_size": 4},
     ) as server:

@@ -36,8 +36,11 @@ def test_loopback_names_are_let_in(server: Running, host: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "192.168.1.5", "[::2]"]
-)
+    "host",
+    ["evil.example", "evil.example:8000", "localhost.evil.example", "192.168.1.5", "[::2]", "127.0.0.1:80@evil.com",
+     "[::1].evil.com", "[::1]evil.com", "127.0.0.1:80:evil.com", "127.0.0.1/evil.com", "127.0.0.1#.evil.com", "[::1",
+     ""],
+)  # fmt: skip
 def test_another_name_is_refused_where_no_key_is_asked_for(server: Running, host: str) -> None:
     assert status(ServerOptions(), server, host) == 400
     assert status(ServerOptions(api_keys=["k"]), server, host) == 200
@@ -77,6 +80,42 @@ def test_two_keys_are_refused(server: Running) -> None:
     answer = httpx.get(f"{server.url}/v1/models", headers=twice)
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
     assert answer.json()["error"]["message"].startswith("Authorization must be given once")
+
+
+def test_the_name_of_a_request_comes_back_with_every_answer(server: Running) -> None:
+    named = {"X-Request-Id": "mine"}
+    for path, kind in (("chat/completions", "chatcmpl"), ("completions", "cmpl")):
+        body = {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {"prompt": "a"}
+        answer = httpx.post(f"{server.url}/v1/{path}", json={**body, "max_tokens": 1}, headers=named)
+        assert (answer.headers["x-request-id"], answer.json()["id"]) == ("mine", f"{kind}-mine")
+        stream = httpx.post(f"{server.url}/v1/{path}", json={**body, "max_tokens": 1, "stream": True}, headers=named)
+        assert (stream.headers["x-request-id"], f'"id":"{kind}-mine"' in stream.text) == ("mine", True)
+        own = httpx.post(f"{server.url}/v1/{path}", json={**body, "max_tokens": 1, "request_id": "x"}, headers=named)
+        assert (own.headers["x-request-id"], own.json()["id"]) == ("mine", f"{kind}-x")
+    for path in ("/nowhere", "/health"):
+        assert httpx.get(server.url + path, headers=named).headers["x-request-id"] == "mine"
+    assert "x-request-id" not in httpx.get(f"{server.url}/health").headers
+    long = httpx.get(f"{server.url}/health", headers={"X-Request-Id": "x" * 1025})
+    assert (long.status_code, "X-Request-Id must have at most 1024" in long.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "message"),
+    [
+        (b"", "application/json", "the body must be JSON, and is empty"),
+        (b"", None, "the body must be JSON, and is empty"),
+        (b"{}", None, "the header Content-Type must be application/json, got none"),
+        (b"{}", "text/plain", "the header Content-Type must be application/json, got 'text/plain'"),
+        (b"{}", "application/x-www-form-urlencoded", "the header Content-Type must be application/json, got"),
+        (b"{}", "application/json; charset=utf-8", "prompt must be given"),
+        (b"[]", "Application/JSON", "the body must be an object, got []"),
+    ],
+)
+def test_what_is_no_json_is_said_as_such(server: Running, content: bytes, kind: str | None, message: str) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = httpx.post(f"{server.url}/v1/completions", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(message)
 
 
 @pytest.mark.parametrize(

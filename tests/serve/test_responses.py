@@ -45,8 +45,10 @@ def test_a_conversation_goes_on_with_what_was_answered(client: OpenAI) -> None:
         {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "And\nwhy?"},
     ])  # fmt: skip
     assert answer.output_text == expected.choices[0].message.content
-    developer = [{"role": "developer", "content": "Be brief."}, *asked]
-    assert client.responses.create(**ASK, input=developer).output_text == answer.output_text
+    developer = {"role": "developer", "content": "Be brief."}
+    assert client.responses.create(**ASK, input=[developer, *asked]).output_text == answer.output_text
+    said = [chat(client, [{**developer, "role": role}, asked[0]]) for role in ("developer", "system")]
+    assert said[0].usage == said[1].usage
 
 
 def test_events_come_in_openai_s_order_and_add_up(client: OpenAI) -> None:
@@ -124,17 +126,34 @@ def test_the_store_is_bounded_and_what_was_asked_for_stays(monkeypatch: pytest.M
     monkeypatch.setattr(responses, "MAX_STORED", 2)
     store = responses.ResponseStore()
     for name in "ab":
-        store.put("key", name, [{"content": name}])
-    assert store.get("key", "a") == [{"content": "a"}]
-    store.put("key", "c", [])
-    assert store.get("key", "a")
+        store.put("key", name, b"{}", [{"content": name}])
+    assert store.get("key", "a", "response_id").messages == [{"content": "a"}]
+    store.put("key", "c", b"", [])
+    assert store.get("key", "a", "response_id")
     with pytest.raises(APIError, match="gave way to newer ones"):
-        store.get("key", "b")
-    monkeypatch.setattr(responses, "MAX_STORED_CHARS", 9)
-    store.put("key", "d", [{"content": "much"}])
+        store.get("key", "b", "response_id")
+    monkeypatch.setattr(responses, "MAX_STORED_SIZE", 9)
+    store.put("key", "d", b"{}", [{"content": "much"}])
     for name in "acd":
         with pytest.raises(APIError):
-            store.get("key", name)
+            store.get("key", name, "response_id")
+    assert store._size == 0
+
+
+def test_a_response_that_is_stored_is_read_and_deleted_by_its_key_alone(client: OpenAI, server: Running) -> None:
+    whole = client.responses.create(**ASK, input=QUESTION)
+    *_, last = client.responses.create(**ASK, input=QUESTION, stream=True)
+    assert last.type == "response.completed"
+    for made in (whole, last.response):
+        assert client.responses.retrieve(made.id) == made
+        with pytest.raises(openai.NotFoundError, match="response_id must be that of a stored response"):
+            server.client(api_key="another").responses.delete(made.id)
+        client.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError) as caught:
+            client.responses.retrieve(made.id)
+        assert caught.value.code == "response_not_found"
+    with pytest.raises(openai.BadRequestError, match="stream must be false"):
+        client.responses.retrieve("resp_1", stream=True)
 
 
 def test_thoughts_are_an_item_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +216,8 @@ def test_langchain_asks_it_too(server: Running) -> None:
         ("input", [{"type": "web_search_call"}], "input[0].type must be 'message', got 'web_search_call'"),
         ("input", [], "input must be a list of"),
         ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
-         "input[0].content[0].type must be 'input_text' or 'output_text', got 'input_image'"),
+         "input[0].content[0].type must be 'text', 'input_text', 'output_text' or 'refusal', got 'input_image'"),
+        ("tools", [{"type": "function", "name": ""}], "tools[0].name must have at least 1 character, got ''"),
         ("text", {"format": {"type": "json_schema", "name": "x"}}, "text.format.schema must be given"),
         ("text", {"format": {"type": "json_schema", "name": "x", "schema": {"type": "nonsense"}}},
          "text.format cannot be kept: structured_outputs.json must be something that can be compiled"),

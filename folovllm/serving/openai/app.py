@@ -28,7 +28,13 @@ from folovllm.serving.openai.errors import APIError, add_error_handlers
 from folovllm.serving.openai.formatting import EncodedResponse
 from folovllm.serving.openai.gate import engine_dead, shutting_down
 from folovllm.serving.openai.live import snapshots
-from folovllm.serving.openai.middleware import ASSETS, AuthenticationMiddleware, HostMiddleware, bearer
+from folovllm.serving.openai.middleware import (
+    ASSETS,
+    AuthenticationMiddleware,
+    HostMiddleware,
+    RequestIdMiddleware,
+    bearer,
+)
 from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.serving.openai.responses import ResponsesServing
@@ -59,7 +65,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     """The server around an engine, which is shut down with it. Tests call it by ASGI, without a socket."""
     serving = ServingEngine(llm, options)
-    bodies = Bodies(options.limits, serving.gate, warns=options.unknown_fields == "warn")
+    bodies = Bodies(options.max_body_bytes, serving.gate, warns=options.unknown_fields == "warn")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -84,6 +90,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     add_error_handlers(app)
     app.add_middleware(AuthenticationMiddleware, keys=options.api_keys)
     app.add_middleware(HostMiddleware, hosts=options.hosts)  # the last that is added is the first that is asked
+    app.add_middleware(RequestIdMiddleware)
     if options.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -122,6 +129,17 @@ def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
         if body.stream:
             return EventStream(responses.events(turn))
         return EncodedResponse(await unless_gone(request.receive, responses.whole(turn)))
+
+    @app.get("/v1/responses/{name}", response_model=None)
+    async def stored_response(name: str, request: Request, stream: bool = False) -> Response:
+        if stream:
+            raise APIError(400, "stream must be false: what is stored comes in one piece", param="stream")
+        return EncodedResponse(responses.store.get(bearer(request.scope), name, "response_id").answer)
+
+    @app.delete("/v1/responses/{name}")
+    async def delete_response(name: str, request: Request) -> dict[str, Any]:
+        responses.store.delete(bearer(request.scope), name)
+        return {"id": name, "object": "response", "deleted": True}
 
 
 def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:

@@ -1,10 +1,10 @@
 """Request bodies: from bytes to the fields of a request, at a bounded cost.
 
-    bytes ─▶ limit body ─▶ queue ─▶ JSON ─▶ all other limits ─▶ types ─▶ the route
-             (while they come)        └──────── beside the event loop ────────┘
+    bytes ─▶ how many ─▶ queue ─▶ JSON ─▶ types, and how many entries ─▶ the route
+             (while they come)     └──── beside the event loop ────┘
 
-Each step is cheap for what the steps before let through. Decoding takes tens of milliseconds for the largest body;
-checking types would take seconds for a million entries that are wrong, so that their number is looked at first.
+Each step is cheap for what the steps before let through. Decoding takes tens of milliseconds for the largest body, and
+of a list that is too long pydantic looks at no more entries than it may have.
 
 vLLM: none
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -24,16 +25,14 @@ from pydantic_core import from_json
 
 from folovllm.serving.openai.errors import APIError, first_problem, refused
 from folovllm.serving.openai.gate import Gate
-from folovllm.serving.openai.limits import BodyLimits
-from folovllm.serving.openai.protocol import CHANGES_NOTHING, without_what_changes_nothing
-from folovllm.utils.checks import describe, nearest_name
+from folovllm.serving.openai.protocol import Sampling
+from folovllm.utils.checks import describe
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
 
 NESTING = 200
 """How deep lists and objects may be nested. It is the decoder's, so it is no limit that can be changed."""
-MAX_NAME = 64  # characters of a name that is compared with others
 MAX_NAMED = 100  # names that the log may have, whatever clients send
 _SMALL = 16 * 2**10  # decoded in less time than it takes to wake another thread
 
@@ -41,9 +40,9 @@ _SMALL = 16 * 2**10  # decoded in less time than it takes to wake another thread
 class Bodies:
     """Reads what comes to the routes of an application."""
 
-    def __init__(self, limits: BodyLimits, gate: Gate, *, warns: bool = False) -> None:
+    def __init__(self, max_bytes: int, gate: Gate, *, warns: bool = False) -> None:
         """warns: a field that nobody knows is left out, with a line in the log; else it is refused."""
-        self.limits, self.gate, self.warns = limits, gate, warns
+        self.max_bytes, self.gate, self.warns = max_bytes, gate, warns
         self._named: set[str] = set()
         # One thread: however many large bodies come at a time, the interpreter is held by one of them.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="folovllm-decode")
@@ -51,12 +50,12 @@ class Bodies:
     async def read(self, request: Request) -> bytes:
         """Raises APIError: 413 as soon as the body is known to be too large."""
         length = request.headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self.limits.body:
+        if length.isdecimal() and int(length) > self.max_bytes:
             raise self._too_large()
         pieces, size = [], 0
         async for piece in request.stream():
             size += len(piece)
-            if size > self.limits.body:
+            if size > self.max_bytes:
                 raise self._too_large()
             pieces.append(piece)
         return b"".join(pieces)
@@ -80,32 +79,21 @@ class Bodies:
     def _decode(self, body: bytes, kind: type[BaseModel]) -> BaseModel:
         try:
             found = check_json("the body", body)
-            self.limits.check(found)
         except ValueError as error:
             raise refused(error) from None
         try:
-            known = without_what_changes_nothing(found, kind)
-            return kind.model_validate(self._without_unknown(known, kind) if self.warns else known)
+            return kind.model_validate(found, context=self._leave_out if self.warns else None)
         except ValidationError as error:
             raise first_problem(error.errors(include_url=False)) from None
 
-    def _without_unknown(self, body: Any, kind: type[BaseModel]) -> Any:
-        """Raises APIError: a name that is nearly one of the fields', which would be a setting that does nothing."""
-        if not isinstance(body, dict):
-            return body
-        unknown = [name for name in body if name not in kind.model_fields and name not in CHANGES_NOTHING]
-        for name in unknown:
-            near = nearest_name(name, kind.model_fields) if len(name) <= MAX_NAME else None
-            if near is not None:
-                raise APIError(400, f"{name} is not a field of this request; did you mean {near!r}?", param=name)
-            if name not in self._named and len(self._named) < MAX_NAMED:
-                self._named.add(name)
-                logger.warning("a request has the field %s, which is not known here and left out", describe(name))
-        return {name: value for name, value in body.items() if name not in unknown}
+    def _leave_out(self, name: str) -> None:
+        if name not in self._named and len(self._named) < MAX_NAMED:
+            self._named.add(name)
+            logger.warning("a request has the field %s, which is not known here and left out", describe(name))
 
     def _too_large(self) -> APIError:
-        most = self.limits.body
-        return APIError(413, f"the body must have at most {most} bytes: send less, or serve with --limit body=N")
+        way_out = "send less, or serve with --max-body-bytes N"
+        return APIError(413, f"the body must have at most {self.max_bytes} bytes: {way_out}")
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -119,6 +107,17 @@ def check_json(name: str, text: str | bytes) -> Any:
         raise ValueError(f"{name} must be JSON, nested at most {NESTING} deep: {error}") from None
 
 
+def check_kind(content_type: str | None, body: bytes) -> None:
+    """Raises APIError: 400, there is no body, or it is not said to be JSON. A page of another site can send any other
+    kind without asking first."""
+    if not body:
+        raise APIError(400, "the body must be JSON, and is empty: send at least {}")
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    if not re.fullmatch(r"application/([^/]+\+)?json", kind):
+        got = describe(content_type) if content_type else "none"
+        raise APIError(400, f"the header Content-Type must be application/json, got {got}")
+
+
 class _BoundedRequest(Request):
     """What FastAPI asks for a body. It gets the route's own type, ready, which it takes as it is."""
 
@@ -130,10 +129,14 @@ class _BoundedRequest(Request):
     async def body(self) -> bytes:
         if not hasattr(self, "_body"):
             self._body = await self._bodies.read(self)
+            check_kind(self.headers.get("content-type"), self._body)
         return self._body
 
     async def json(self) -> BaseModel:
-        return await self._bodies.decode(await self.body(), self._kind)
+        body = await self._bodies.decode(await self.body(), self._kind)
+        if isinstance(body, Sampling) and body.request_id is None:
+            body.request_id = self.headers.get("x-request-id")
+        return body
 
 
 class BodyRoute(APIRoute):

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from folovllm.errors import EngineDeadError
-from folovllm.serving.openai.protocol import CHANGES_NOTHING
+from folovllm.serving.openai.body import CHANGES_NOTHING, MAX_FIELDS
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -123,29 +123,53 @@ _WANTED = {
 
 
 def first_problem(problems: Sequence[Any]) -> APIError:
-    """pydantic's report, of which one entry is shown: of the first field, the one that came furthest. Where a value may
-    be of several kinds, each kind has reported."""
+    """pydantic's report, of which one entry is shown: of the first field, what is too much, or the one that came
+    furthest. Where a value may be of several kinds, each kind has reported."""
     top = problems[0]["loc"][:1]
-    first = max((problem for problem in problems if problem["loc"][:1] == top), key=lambda problem: len(problem["loc"]))
-    param = _param(first["loc"])
+    of_it = [problem for problem in problems if problem["loc"][:1] == top]
+    first = max(of_it, key=lambda problem: (problem["type"] in (*_TOO_MUCH, "near"), len(problem["loc"])))
+    param, got = _param(first["loc"]), reprlib.repr(first["input"])
+    if first["type"] == "near":
+        name = first["ctx"]["name"]
+        param, hint = f"{param}.{name}" if param else name, f"did you mean {first['ctx']['near']!r}?"
+        return APIError(400, f"{param} is not a field of this request; {hint}", param=param)
     if first["type"] == "extra_forbidden":
-        if param in CHANGES_NOTHING:
-            taken = " or ".join(dict.fromkeys(json.dumps(value) for value in (*CHANGES_NOTHING[param], None)))
+        name = str(first["loc"][-1])
+        wanted = "is not a field of this request, or not supported: leave it out"
+        if name.startswith("guided_"):
+            form = _GUIDED.get(name, name.removeprefix("guided_"))
+            wanted = f"must be null: send {form} in structured_outputs, got {got}"
+        elif name in CHANGES_NOTHING:
+            taken = " or ".join(dict.fromkeys(json.dumps(value) for value in (*CHANGES_NOTHING[name], None)))
             wanted = f"must be {taken}: nothing else is supported here"
-        else:
-            wanted = "is not a field of this request, or not supported: leave it out"
         return APIError(400, f"{param} {wanted}", param=param)
     if first["type"] == "missing":
         return APIError(400, f"{param} must be given", param=param)
-    kinds = [_wanted(problem) for problem in problems if _param(problem["loc"]) == param]
-    got = reprlib.repr(first["input"])
-    return APIError(400, f"{param or 'the body'} must be {' or '.join(dict.fromkeys(kinds))}, got {got}", param=param)
+    if first["type"] in _TOO_MUCH:
+        got = "more" if first["type"] == "too_much_json" else str(len(first["input"]))
+        wanted = _TOO_MUCH[first["type"]].format(first["ctx"].get("max_length"))
+        return APIError(400, f"{param or 'the body'} must have at most {wanted}, got {got}: send less", param=param)
+    kinds = " or ".join(dict.fromkeys(_wanted(problem) for problem in problems if _param(problem["loc"]) == param))
+    verb = "" if kinds.startswith("have ") else "be "
+    return APIError(400, f"{param or 'the body'} must {verb}{kinds}, got {got}", param=param)
+
+
+_TOO_MUCH = {
+    "too_long": "{} entries", "string_too_long": "{} characters", "too_many_fields": f"{MAX_FIELDS} fields",
+    "too_much_json": "{} characters of JSON",
+}  # fmt: skip
+_GUIDED = {"guided_decoding": "json, regex, choice or grammar", "guided_json_object": "json_object"}
+"""Where structured_outputs does not call it by the rest of its name."""
 
 
 def _wanted(problem: Any) -> str:
     if problem["type"] == "literal_error":
         return str(problem["ctx"]["expected"])
-    return _WANTED.get(problem["type"]) or str(problem["msg"]).removeprefix("Input should be ")
+    return _WANTED.get(problem["type"]) or re.sub(r"^\w+ should (be )?", "", str(problem["msg"]))
+
+
+_KIND = re.compile(r"[\[\]()-]|^(str|int|float|bool|list|dict|NamedTool|NamedFunction)$")
+"""Which of several kinds pydantic has tried, as a place in its report."""
 
 
 def _param(loc: Sequence[Any]) -> str | None:
@@ -154,6 +178,6 @@ def _param(loc: Sequence[Any]) -> str | None:
     for part in loc:
         if isinstance(part, int):
             param = f"{param}[{part}]"
-        elif part != "body" and not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict|NamedTool)$", part):
+        elif part != "body" and not _KIND.search(part):
             param = f"{param}.{part}" if param else part
     return param

@@ -1,4 +1,5 @@
-"""ASGI middleware: a request must name a key, if the server asks for one, and a host that this server is.
+"""ASGI middleware: a request must name a key, if the server asks for one, and a host that this server is. The name that
+it gives itself comes back with the answer.
 
 A page that a browser has loaded from anywhere can have its name resolved to 127.0.0.1 later on, and then it talks to
 whatever listens there ("DNS rebinding"). The name in `Host` gives it away: it is the page's, not this server's.
@@ -11,11 +12,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Sequence
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from folovllm.serving.openai.errors import APIError
+
+MAX_ID = 1024  # it is a part of each chunk's id
 
 
 def is_loopback(host: str) -> bool:
@@ -47,16 +51,42 @@ class HostMiddleware:
         if self.hosts is None:
             return None
         for name, value in scope["headers"]:
-            host = _without_port(value.decode("latin-1").lower())
-            if name == b"host" and host not in self.hosts and not is_loopback(host):
+            if name != b"host":
+                continue
+            given = value.decode("latin-1").lower()
+            parts = _HOST.fullmatch(given)
+            if parts is None:
+                return APIError(400, f"Host must be a name or an address, with a port or without, got {given!r}")
+            host = parts["address"] or parts["name"]
+            if host not in self.hosts and not is_loopback(host):
                 return APIError(
                     400, f"Host must be a name of this server, got {host!r}; serve with --allowed-host {host}, or a key"
                 )
         return None
 
 
-def _without_port(host: str) -> str:
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+_HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^][:/?#@\s]*))(:\d*)?")
+"""RFC 9110, without what only a URL has: `127.0.0.1:80@evil.com` is evil.com there."""
+
+
+class RequestIdMiddleware:
+    """Sends X-Request-Id back, by which a client or a proxy finds an answer again, and refuses one that is too long."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = [pair for pair in scope.get("headers", ()) if pair[0] == b"x-request-id"][:1]
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *found]
+            await send(message)
+
+        if not found or len(found[0][1]) <= MAX_ID:
+            await self.app(scope, receive, named)
+        else:
+            await APIError(400, f"X-Request-Id must have at most {MAX_ID} characters").response()(scope, receive, send)
 
 
 ASSETS = ("words.js", "markdown.js", "steps.js", "live.js", "chat.js", "chat.css")

@@ -6,11 +6,10 @@ vLLM: entrypoints/launchers/cli_args.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.entrypoints.chat_template import check_template
-from folovllm.serving.openai.limits import BodyLimits
 from folovllm.serving.openai.middleware import is_loopback
 
 
@@ -18,6 +17,7 @@ from folovllm.serving.openai.middleware import is_loopback
 class ServerOptions:
     """Args:
     served_model_name: what clients call the model, where it has another name.
+    max_body_bytes: of a request; beyond, it is answered with 413.
     salt_by_key: prompts find each other's cached blocks only among requests of one key.
     generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
     trust_chat_template: requests may bring a chat template of their own, which is a program.
@@ -40,7 +40,7 @@ class ServerOptions:
     port: int = 8000
     api_keys: Sequence[str] = ()
     max_queue: int = 1024
-    limits: BodyLimits = field(default_factory=BodyLimits)
+    max_body_bytes: int = 2 * 2**20
     salt_by_key: bool = False
     generation_config: str = "auto"
     trust_chat_template: bool = False

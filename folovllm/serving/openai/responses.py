@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from pydantic import ValidationError
+
 from folovllm.outputs import RequestOutput
 from folovllm.serving.openai.background import at_once
-from folovllm.serving.openai.errors import APIError
+from folovllm.serving.openai.errors import APIError, first_problem
 from folovllm.serving.openai.formatting import Chunks, encoded, usage
 from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.response_items import Event, OutputItems, make_id
@@ -36,39 +38,53 @@ _NAMES = {
     "tool_choice.function.name": "tool_choice.name",
 }  # fmt: skip
 MAX_STORED = 4096
-MAX_STORED_CHARS = 2**26
-"""Of the conversations that are kept, as JSON: 64 Mi. What was asked for longest ago gives way."""
+MAX_STORED_SIZE = 2**26
+"""Of the answers and conversations that are kept, as JSON: 64 Mi. What was asked for longest ago gives way."""
 _BEGINS = ("created", "in_progress")
 
 Messages = list[dict[str, Any]]
 
 
+@dataclass
+class Stored:
+    """answer: the response, as JSON. messages: the conversation up to its end, without instructions."""
+
+    answer: bytes
+    messages: Messages
+    size: int
+
+
 class ResponseStore:
-    """Conversations by the newest response of each; those of one key are not there for another."""
+    """Responses by their ids; those of one key are not there for another."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], tuple[Messages, int]] = OrderedDict()
-        self._chars = 0
+        self._kept: OrderedDict[tuple[str, str], Stored] = OrderedDict()
+        self._size = 0
 
-    def get(self, key: str, response_id: str) -> Messages:
-        """Raises APIError: it is not there."""
+    def get(self, key: str, response_id: str, field: str) -> Stored:
+        """field: how the request calls the id. Raises APIError: it is not there."""
         if (key, response_id) not in self._kept:
             raise APIError(
                 404,
-                f"previous_response_id must be that of a stored response, got {response_id!r}: it was never stored, or "
+                f"{field} must be that of a stored response, got {response_id!r}: it was never stored, or "
                 "gave way to newer ones; send the conversation as input",
-                param="previous_response_id",
-                code="previous_response_not_found",
+                param=field,
+                code=f"{field.removesuffix('_id')}_not_found",
             )
         self._kept.move_to_end((key, response_id))
-        return self._kept[key, response_id][0]
+        return self._kept[key, response_id]
 
-    def put(self, key: str, response_id: str, messages: Messages) -> None:
-        chars = len(json.dumps(messages, ensure_ascii=False))
-        self._kept[key, response_id] = messages, chars
-        self._chars += chars
-        while self._chars > MAX_STORED_CHARS or len(self._kept) > MAX_STORED:
-            self._chars -= self._kept.popitem(last=False)[1][1]
+    def put(self, key: str, response_id: str, answer: bytes, messages: Messages) -> None:
+        size = len(answer) + len(json.dumps(messages, ensure_ascii=False))
+        self._kept[key, response_id] = Stored(answer, messages, size)
+        self._size += size
+        while self._size > MAX_STORED_SIZE or len(self._kept) > MAX_STORED:
+            self._size -= self._kept.popitem(last=False)[1].size
+
+    def delete(self, key: str, response_id: str) -> None:
+        """Raises APIError: it is not there."""
+        self._size -= self.get(key, response_id, "response_id").size
+        del self._kept[key, response_id]
 
 
 @dataclass
@@ -88,10 +104,15 @@ class ResponsesServing:
 
     async def turn(self, body: ResponsesRequest, key: str) -> Turn:
         """Raises APIError: what is wrong with the request, by the field's name."""
-        before = [] if body.previous_response_id is None else self.store.get(key, body.previous_response_id)
-        messages = [*before, *body.messages()]
+        messages = body.messages()
+        if body.previous_response_id is not None:
+            before = self.store.get(key, body.previous_response_id, "previous_response_id")
+            messages = [*before.messages, *messages]
         try:
-            chat = body.as_chat(messages)
+            try:
+                chat = body.as_chat(messages)
+            except ValidationError as error:
+                raise first_problem(error.errors(include_url=False)) from error
             return Turn(body, chat, await self.chat.work(chat, key), messages, key)
         except ValueError as error:
             raise APIError(400, str(error), param=str(error).split()[0]) from error
@@ -161,11 +182,9 @@ class ResponsesServing:
         """The response as it is at the end, which is stored unless the request says no."""
         status, used = _status(output), usage([output])
         messages = to_messages(items.items)
-        if turn.body.store is not False:
-            self.store.put(turn.key, response["id"], [*turn.messages, *messages])
         thoughts = "".join(message.get("reasoning", "") for message in messages)
         counted = len(self.serving.tokenizer.tokenize(thoughts)) if thoughts and self.serving.tokenizer else 0
-        return {
+        ended = {
             **response,
             "status": status,
             "incomplete_details": None if status == "completed" else {"reason": "max_output_tokens"},
@@ -178,6 +197,9 @@ class ResponsesServing:
                 "total_tokens": used["total_tokens"],
             },
         }
+        if turn.body.store is not False:
+            self.store.put(turn.key, response["id"], encoded(ended, at_once), [*turn.messages, *messages])
+        return ended
 
 
 def _status(output: RequestOutput) -> str:

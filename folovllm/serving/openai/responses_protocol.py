@@ -15,22 +15,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from folovllm.serving.openai.protocol import Body, ChatRequest, Listed
-
-
-class ContentPart(Body):
-    type: Literal["input_text", "output_text"]
-    text: str
-    annotations: list[None] | None = Field(None, max_length=0)
-    logprobs: list[None] | None = Field(None, max_length=0)
+from folovllm.serving.openai.body import Body, FreeJson, Listed, Request, at_most
+from folovllm.serving.openai.protocol import ChatRequest, Content
 
 
 class Item(Body):
-    """A message. What answers have beside role and content may come back with them, and says nothing."""
+    """A message. `id`, `status` and `phase`, which answers have, may come back with them, and say nothing."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | Listed[ContentPart]
+    content: Content
     id: str | None = None
     status: str | None = None
     phase: str | None = None
@@ -48,7 +42,7 @@ class FunctionCallItem(Body):
 class FunctionCallOutput(Body):
     type: Literal["function_call_output"]
     call_id: str
-    output: str | Listed[ContentPart]
+    output: Content
     id: str | None = None
     status: str | None = None
 
@@ -62,7 +56,6 @@ class ReasoningItem(Body):
     type: Literal["reasoning"]
     summary: Listed[ReasoningPart] | None = None
     content: Listed[ReasoningPart] | None = None
-    encrypted_content: None = None
     id: str | None = None
     status: str | None = None
 
@@ -85,7 +78,7 @@ class Format(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: FreeJson | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -93,11 +86,23 @@ class Text(Body):
     format: Format | None = None
 
 
+class Reasoning(Body):
+    effort: str | None = None
+
+
+Included = Literal[
+    "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
+    "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]  # fmt: skip
+"""Parts of an answer that none here has: it is whole without them."""
+
+
 class FunctionTool(Body):
     type: Literal["function"]
     name: str = Field(min_length=1)
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: FreeJson | None = None
     strict: bool | None = None
 
 
@@ -106,10 +111,10 @@ class NamedFunction(Body):
     name: str
 
 
-class ResponsesRequest(Body):
+class ResponsesRequest(Request):
     """POST /v1/responses"""
 
-    input: str | Listed[AnyItem]
+    input: str | Annotated[list[AnyItem], at_most(4096)]
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
@@ -118,14 +123,16 @@ class ResponsesRequest(Body):
     temperature: float | None = None
     top_p: float | None = None
     text: Text | None = None
-    tools: Listed[FunctionTool] | None = None
+    tools: Annotated[list[FunctionTool], at_most(128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
-    metadata: dict[str, str] | None = None
+    stream_options: Body | None = None
+    metadata: Annotated[dict[str, str], at_most(64)] | None = None
+    reasoning: Reasoning | None = None
     background: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
-    include: list[None] | None = Field(None, max_length=0)
+    include: Listed[Included] | None = None
 
     def messages(self) -> list[dict[str, Any]]:
         """Of the input alone."""
@@ -138,6 +145,7 @@ class ResponsesRequest(Body):
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         asked: dict[str, Any] = {"model": self.model, "messages": [*system, *messages]}
         asked["max_completion_tokens"] = self.max_output_tokens
+        asked["reasoning_effort"] = self.reasoning and self.reasoning.effort
         asked |= {"temperature": self.temperature, "top_p": self.top_p, "stream": self.stream}
         asked["parallel_tool_calls"], asked["tool_choice"] = self.parallel_tool_calls, self.tool_choice
         if isinstance(self.tool_choice, NamedFunction):
@@ -178,8 +186,7 @@ def to_messages(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         elif item["role"] == "assistant":
             assistant("content", "tool_calls")["content"] = _parts(item["content"])
         else:
-            role = "system" if item["role"] == "developer" else item["role"]
-            messages.append({"role": role, "content": _parts(item["content"])})
+            messages.append({"role": item["role"], "content": _parts(item["content"])})
     return messages
 
 

@@ -17,6 +17,8 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pydantic_core import from_json
+
 from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import Checked, InputProcessor
 from folovllm.entrypoints.chat_template import check_characters, conversation_to_prompt
@@ -178,13 +180,9 @@ class ServingEngine:
                 "chat_template must be null: it is a program, and this server runs none of its clients'; serve with "
                 "--trust-request-chat-template to take it"
             )
-        messages = [message.model_dump(exclude_none=True) for message in body.messages or ()]
-        for message in messages:
-            if (thoughts := message.get("reasoning", message.get("reasoning_content"))) is not None:
-                message["reasoning"] = message["reasoning_content"] = thoughts  # templates know either
-                message.setdefault("content", "")
+        messages = [_as_said(message.model_dump(exclude_none=True)) for message in body.messages or ()]
         for number, message in enumerate(messages):
-            if "content" not in message and not message.get("tool_calls"):
+            if "content" not in message:
                 raise ValueError(f"messages[{number}].content must be text, or a list of text parts, got null")
         return conversation_to_prompt(
             self.cancellable_tokenizer(check),
@@ -195,7 +193,6 @@ class ServingEngine:
             chat_template_kwargs=_variables(body),
             tools=None if not tools else [tool.model_dump(exclude_none=True, exclude=_NOT_SHOWN) for tool in tools],
             add_special_tokens=bool(body.add_special_tokens),
-            check=check,
             max_characters=self.max_characters,
         )
 
@@ -280,6 +277,29 @@ def _template_for_tools(tokenizer: Any) -> str:
         return str(tokenizer.get_chat_template(tools=[]))
     except (AttributeError, ValueError):
         return ""
+
+
+def _as_said(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as templates take it. What an assistant answered may have been cut at any place."""
+    if (thoughts := message.get("reasoning", message.get("reasoning_content"))) is not None:
+        message["reasoning"] = message["reasoning_content"] = thoughts  # templates know either
+    if (refusal := message.pop("refusal", None)) is not None or message["role"] == "assistant":
+        message.setdefault("content", refusal or "")
+    if isinstance(message.get("content"), list):
+        message["content"] = [{"type": "text", "text": part["text"]} for part in message["content"]]
+    for call in message.get("tool_calls", ()):
+        call["function"]["arguments"] = _arguments(call["function"]["arguments"])
+    return message
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """Of a call, as far as they go. What a model has written instead of an object is put into one: templates fail on
+    anything else."""
+    try:
+        found = from_json(text or "{}", allow_partial="trailing-strings")
+    except ValueError:
+        found = text
+    return found if isinstance(found, dict) else {"arguments": found}
 
 
 def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any] | None:

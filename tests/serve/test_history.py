@@ -1,0 +1,130 @@
+"""What the server answers, it takes: every answer, cut at any place, comes back as history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import httpx
+import pytest
+from openai import OpenAI
+from pydantic import BaseModel
+
+from folovllm.outputs import CompletionOutput
+from folovllm.serving.openai.background import at_once
+from folovllm.serving.openai.protocol import ChatRequest
+from folovllm.serving.openai.response_items import OutputItems
+from folovllm.serving.openai.responses_protocol import ResponsesRequest
+from folovllm.serving.openai.serving_chat import _UNUSED
+from folovllm.serving.openai.tool_use import MessageReader, ToolUse
+from folovllm.serving.reasoning import ReasoningParser
+from folovllm.serving.tool_parsers.formats import HermesToolParser, Qwen3XMLToolParser
+from tests.serve.support import Running, running
+
+QUESTION: dict[str, Any] = {"role": "user", "content": "The weather?"}
+DAYS = {"type": "object", "properties": {"days": {"type": "integer"}}}
+TOOL: dict[str, Any] = {"name": "get_weather", "parameters": DAYS}
+TOOLS = [{"type": "function", "function": TOOL}]
+ANSWERS = [
+    (HermesToolParser, '<think>Hm.</think>I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"place": "Par'
+     '\\u00e9 \\"s\\"", "days": [2, {"a": tru]}}}\n</tool_call>'),
+    (HermesToolParser, '<tool_call>\n{"name": "get_weather", "arguments": {place: Paris}}\n</tool_call>'),
+    (HermesToolParser, '<tool_call>\n{"name": "get_weather", "arguments": "no object"}\n</tool_call>'),
+    (HermesToolParser, '<tool_call>\n{"name": "get_weather", "arguments": [1, 2]}\n</tool_call>'),
+    (Qwen3XMLToolParser, "<tool_call>\n<function=get_weather>\n<parameter=place>\nParis\n</parameter>\n<parameter=days>"
+     "\n12\n</parameter>\n</function>\n</tool_call>"),
+]  # fmt: skip
+CALLS = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}WRITE{% endfor %}{% endfor %}"
+TEMPLATES = [
+    CALLS.replace("WRITE", "{{ c.function.arguments | tojson }}"),
+    CALLS.replace("WRITE", "{% for name, value in c.function.arguments | items %}{{ name }}={{ value }}{% endfor %}"),
+    CALLS.replace("WRITE", "{{ c.function.arguments.items() | list | length }}"),
+]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Running]:
+    with running(trust_chat_template=True, engine={"num_kv_blocks": 256}) as made:
+        yield made
+
+
+def cuts(parser: Any, text: str) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """(as a chat's message, as items of a response) of the text up to each of its characters."""
+    use = ToolUse(ChatRequest(messages=[], tools=TOOLS), parser)
+    for end in range(len(text) + 1):
+        choice = CompletionOutput(index=0, text=text[:end], token_ids=[], finish_reason="length")
+        readers = [MessageReader(use, ReasoningParser("maybe")) for _ in range(2)]
+        items = OutputItems(readers[0])
+        for piece in readers[0].pieces(choice):
+            list(items.add(piece))
+        list(items.end("incomplete"))
+        yield {"role": "assistant", **readers[1].message(choice), "refusal": None, **_UNUSED}, items.items
+
+
+@pytest.mark.parametrize(("parser", "text"), ANSWERS)
+def test_an_answer_that_is_cut_anywhere_is_taken_back(served: Running, parser: Any, text: str) -> None:
+    serving = served.app.state.serving
+    for message, items in cuts(parser, text):
+        asked: dict[str, Any] = {"messages": [QUESTION, message, QUESTION]}
+        given = ResponsesRequest.model_validate({"input": [QUESTION, *items, QUESTION]})
+        for body in (ChatRequest.model_validate(asked), given.as_chat(given.messages())):
+            for template in TEMPLATES:
+                body.chat_template = template
+                assert serving.conversation(body, at_once, body.tools)["prompt_token_ids"]
+    assert httpx.post(f"{served.url}/v1/chat/completions", json={**asked, "max_tokens": 1}).status_code == 200
+
+
+@pytest.mark.parametrize("max_tokens", [1, 9, 20, 30])
+def test_calls_that_max_tokens_cuts_go_on(client: OpenAI, max_tokens: int) -> None:
+    ask: Any = {"model": "embedded", "seed": 1}
+    forced: Any = {**ask, "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}
+    said = client.chat.completions.create(**forced, messages=[QUESTION], max_tokens=max_tokens).choices[0].message
+    for history in (said.model_dump(), said.model_dump(exclude_none=True)):
+        messages: Any = [QUESTION, history, QUESTION]
+        assert client.chat.completions.create(**ask, messages=messages, max_tokens=1).choices
+    ask = {"model": "embedded", "temperature": 0}
+    forced = {**ask, "tools": [{"type": "function", **TOOL}], "tool_choice": "required"}
+    first = client.responses.create(**forced, input="a", max_output_tokens=max_tokens + 15)
+    assert first.status == "incomplete"
+    again: Any = [QUESTION, *(item.model_dump() for item in first.output), QUESTION]
+    assert client.responses.create(**ask, input=again, max_output_tokens=1).output
+    assert client.responses.create(**ask, input="b", max_output_tokens=1, previous_response_id=first.id).output
+
+
+class Pet(BaseModel):
+    animal: Literal["cat", "狗"]
+
+
+def test_what_openai_s_client_has_parsed_goes_back(client: OpenAI) -> None:
+    messages: Any = [QUESTION]
+    said = client.chat.completions.parse(model="embedded", messages=messages, response_format=Pet).choices[0].message
+    history = said.model_dump()
+    assert history["parsed"]
+    messages = [QUESTION, history, QUESTION]
+    assert client.chat.completions.create(model="embedded", messages=messages, max_tokens=1).choices
+    answer = client.responses.parse(model="embedded", input="A pet?", text_format=Pet)
+    again: Any = [QUESTION, *(item.model_dump() for item in answer.output), QUESTION]
+    assert again[1]["content"][0]["parsed"]
+    assert client.responses.create(model="embedded", input=again, max_output_tokens=1).output
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"content": None, "refusal": "I will not."}, "I will not."),
+        ({"content": [{"type": "refusal", "refusal": "I will not."}]}, "I will not."),
+        ({"content": None}, ""),
+        ({"refusal": None, "audio": None, "function_call": None, "tool_calls": None, "annotations": []}, ""),
+        ({"content": None, "tool_calls": [], "reasoning": None, "name": None}, ""),
+        ({"content": None, "reasoning_content": "Hm."}, ""),
+    ],
+)
+def test_a_refusal_is_what_was_said_and_null_is_nothing(server: Running, said: dict[str, Any], text: str) -> None:
+    def tokens(message: dict[str, Any]) -> Any:
+        ask = {"messages": [QUESTION, {"role": "assistant", **message}, QUESTION]}
+        return httpx.post(f"{server.url}/tokenize", json=ask).json().get("tokens")
+
+    assert tokens(said) == tokens({"content": text}) is not None
+    if isinstance(said.get("content"), list):
+        asked = {"input": [QUESTION, {"role": "assistant", **said}, QUESTION], "max_output_tokens": 1}
+        assert httpx.post(f"{server.url}/v1/responses", json=asked).status_code == 200
