@@ -26,7 +26,7 @@ from folovllm.layers.quantization.codes import stack
 from folovllm.layers.quantization.formats import FORMATS
 from folovllm.model_files import EMBEDDED_FOLDER
 from folovllm.model_loader import load_tokenizer, resolve_max_model_len
-from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, read_heads
+from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint
 from folovllm.models.decoder import DecoderForCausalLM, DecoderLayer
 from folovllm.models.registry import decoder_spec
 from folovllm.quantize.calibration import HELD_OUT_EVERY, WINDOW, Batch, ObservedLinear, Passes, Window, make_windows
@@ -129,7 +129,7 @@ class LayerwiseQuantizer:
         with torch.device("meta"):  # shapes without memory; a layer has some while it is its turn
             ops = LayerOps(ObservedLinear(spec.name_in_checkpoint, activation_bits=recipe.scheme.activation_bits))
             self.shell = DecoderForCausalLM(spec, length, ops).eval()
-        check_checkpoint(self.shell, read_heads(self.checkpoint.folder))
+        self.checkpoint.tensors = check_checkpoint(self.shell, self.checkpoint.tensors)
         self.passes = Passes(spec, length, self.device)
         embedding = self._end(EMBEDDING, HEAD)
         kept = [window for n, window in enumerate(windows) if (n + 1) % HELD_OUT_EVERY]
@@ -172,7 +172,7 @@ class LayerwiseQuantizer:
         after = self._loss(norm, self.held_out_after, self._head_after())
         in_codes = [HEAD] if self.recipe.scheme.head is not None else []
         for name in (EMBEDDING, "model.norm.weight", HEAD):
-            if name in self.checkpoint.files and name not in in_codes:
+            if name in self.checkpoint.tensors and name not in in_codes:
                 self.writer.add(name, self.checkpoint.read(name))
         self.writer.finish()
         return before, after
@@ -204,7 +204,7 @@ class LayerwiseQuantizer:
 
     def _end(self, *names: str) -> torch.Tensor:
         """The first of these that there is: a tied checkpoint may have but one of its ends."""
-        name = next(name for name in names if name in self.checkpoint.files)
+        name = next(name for name in names if name in self.checkpoint.tensors)
         return self.checkpoint.read(name).to(self.device)
 
     def _load(self, name: str, slot: torch.Tensor) -> torch.dtype:
