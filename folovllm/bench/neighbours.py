@@ -71,7 +71,7 @@ class Neighbours:
 def _busy_ticks() -> tuple[int, int, int] | None:
     """Ticks in which a core was not idle, those of them that the host took away, and the number of cores."""
     try:
-        lines = (_PROC / "stat").read_text().splitlines()
+        lines = (_PROC / "stat").read_text("utf-8").splitlines()
     except OSError:
         return None
     # user, nice, system, idle, iowait, irq, softirq, steal; guests are counted among the users.
@@ -87,7 +87,7 @@ def ticks_of_family(roots: set[int]) -> dict[int, int]:
     ticks: dict[int, int] = {}
     for folder in _PROC.glob("[0-9]*"):
         try:
-            text = (folder / "stat").read_text()
+            text = (folder / "stat").read_text("utf-8")
         except OSError:
             continue  # it has just ended
         fields = text.rpartition(")")[2].split()  # a command's name may hold anything, a bracket too

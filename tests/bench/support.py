@@ -19,5 +19,5 @@ def run(argv: list[str]) -> int:
 def report(argv: list[str], path: Path) -> dict[str, Any]:
     """What it writes with --json."""
     assert run([*argv, "--json", str(path)]) == 0
-    data: dict[str, Any] = json.loads(path.read_text())
+    data: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return data

@@ -15,7 +15,8 @@ SMALL = ["bench", "simulate", "--num-requests", "30"]
 
 
 def write(path: Path, *lines: object) -> Path:
-    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
+    path.write_text(text, "utf-8")
     return path
 
 
