@@ -74,7 +74,7 @@ def quantize(
     if calibration is None and recipe.needs_text:
         must = f"be a text file where the model is not {EMBEDDED_MODEL!r}"
         raise wrong("calibration", must, None, "give some hundred kilobytes of what the model will be asked")
-    recipe.check_fits(decoder_spec(hf_config))
+    recipe = recipe.fitted(decoder_spec(hf_config))
     length = min(WINDOW, resolve_max_model_len(hf_config, None))
     windows = [] if calibration is None else make_windows(calibration, load_tokenizer(config), length)
     run = LayerwiseQuantizer(model, hf_config, recipe, windows, length, ShardWriter(new_folder(out)))
