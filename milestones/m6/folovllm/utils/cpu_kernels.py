@@ -132,7 +132,7 @@ def compiled(compiler: str, target: tuple[str, ...] = NATIVE) -> Path:
         subprocess.CalledProcessError: the compiler fails; stderr has its words.
     """
     sources = sorted(SOURCES.iterdir())
-    about = [_run(compiler, "--version"), *FLAGS, *target, *sorted(_cpu_features())]
+    about = [_run(compiler, "--version", LC_ALL="C"), *FLAGS, *target, *sorted(_cpu_features())]
     digest = hashlib.sha256("|".join([*about, *(source.read_text("utf-8") for source in sources)]).encode()).hexdigest()
     units = [source for source in sources if source.suffix == ".cpp"]
     return cached_library(
