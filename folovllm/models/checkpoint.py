@@ -63,12 +63,12 @@ class TensorInfo(NamedTuple):
 
     def open(self, file: Any) -> Any:
         """From `path`, opened by safetensors: what reads the part that it is asked for, and no more."""
-        return file.get_slice(self.stored) if self.expert is None else OneExpert(file.get_slice(self.stored), self)
+        stored = file.get_slice(self.stored)
+        return stored if self.expert is None else OneExpert(stored, self)
 
     def read(self, file: Any) -> torch.Tensor:
-        if self.expert is None:
-            return file.get_tensor(self.stored)  # type: ignore[no-any-return]
-        return OneExpert(file.get_slice(self.stored), self)[tuple(slice(0, size) for size in self.shape)]
+        whole = tuple(slice(0, size) for size in self.shape)
+        return file.get_tensor(self.stored) if self.expert is None else self.open(file)[whole]  # type: ignore[no-any-return]
 
 
 class OneExpert:

@@ -22,8 +22,7 @@ class Recipe:
     scheme: QuantScheme
     smoothquant: float | None = None
     """How much of a channel's size moves from the activations into the weights: 0 none, 1 all. None: not done."""
-    fits_any: bool = False
-    """The size of groups is the model's to choose: fitted() halves it."""
+    any_groups: bool = False  # of which size, was not said: fitted() does
 
     @classmethod
     def from_options(
@@ -54,7 +53,7 @@ class Recipe:
             if smoothquant is not None:
                 raise wrong("smoothquant", "be left out without w8a8: it is for activations", smoothquant)
             scheme = QuantScheme("pack-quantized", bits or 4, group_size or 128, symmetric)
-            return cls(method, _and_head(scheme, head), fits_any=group_size is None)
+            return cls(method, _and_head(scheme, head), any_groups=group_size is None)
         if method == "awq":
             raise wrong("method", "be rtn or gptq with w8a8", method, "smoothquant scales channels there")
         if bits not in (None, 8):
@@ -71,22 +70,17 @@ class Recipe:
         return self.method != "rtn" or self.smoothquant is not None
 
     def fitted(self, spec: DecoderSpec) -> Recipe:
-        """For that model: without a group_size, the largest of 128, 64, … 8 that divides all layers' inputs, or a row.
-
-        Raises:
-            ValueError: the inputs of a layer do not come out even in groups.
-        """
+        """Where group_size was not given, 128 is halved until it divides the inputs of each layer; below 8, it is -1.
+        Raises ValueError: the inputs of a layer do not come out even in groups."""
         size = self.scheme.group_size
         inputs = sorted({spec.hidden_size, spec.num_heads * spec.head_size, spec.intermediate_size})
         if size == -1 or not any(each % size for each in inputs):
             return self
-        fitting = [each for each in (128, 64, 32, 16, 8) if not any(width % each for width in inputs)]
-        fitting = [*fitting[:3], -1]
-        if not self.fits_any:
-            of, ways = ", ".join(map(str, inputs)), " or ".join(map(str, fitting))
-            raise wrong("group_size", f"divide the inputs of each layer ({of})", size, f"{ways} would do")
-        head = self.scheme.head and replace(self.scheme.head, group_size=fitting[0])
-        return replace(self, scheme=replace(self.scheme, group_size=fitting[0], head=head))
+        fitting = [*(each for each in (128, 64, 32, 16, 8) if not any(width % each for width in inputs)), -1]
+        if self.any_groups:
+            return replace(self, scheme=_and_head(replace(self.scheme, group_size=fitting[0]), bool(self.scheme.head)))
+        of, ways = ", ".join(map(str, inputs)), " or ".join(map(str, fitting))
+        raise wrong("group_size", f"divide the inputs of each layer ({of})", size, f"{ways} would do")
 
 
 def _and_head(scheme: QuantScheme, head: bool) -> QuantScheme:
