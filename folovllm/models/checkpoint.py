@@ -28,8 +28,8 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # As safetensors spells them. Whole numbers where the model has none are quantised weights without their scale, or none.
 WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
 CODE_DTYPES = {torch.int8: "I8", torch.int32: "I32", torch.int64: "I64", torch.float8_e4m3fn: "F8_E4M3"}
-
-
+Shapes = dict[str, tuple[int, ...]]
+# Of transformers 5, in the order of a tensor's rows.
 FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 # Of keys and values, for a cache of 8 bits.
 CACHE_SCALES = re.compile(r"\.(kv_scale|[kqv]_scale|[kv]_proj\.output_scale)$")
@@ -38,8 +38,7 @@ STRANGERS = (
     (r"\.lora_[AB]\.|^base_model\.", "it is an adapter's: merge that into its model first, with peft"),
     (
         r"\.experts\.(gate_up_proj|down_proj)",
-        "of experts in one tensor, [experts, 2 * size, hidden] and [experts, hidden, size] are read where they are not "
-        "quantised; model_impl='transformers' reads others",
+        "experts in one tensor are read as transformers has Mixtral's; model_impl='transformers' reads others",
     ),
     (rf"\.\w*(gate|router)\.{CODES}$", f"a router must not be quantised; {WAY_OUT}"),
     (rf"\.{CODES}(\.|$)", f"it is of a layer that is not quantised, by quantization_config in config.json; {WAY_OUT}"),
@@ -96,11 +95,8 @@ def read_heads(folder: Path) -> dict[str, TensorInfo]:
     for path in checkpoint_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
-                parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
-                head = {
-                    name: TensorInfo(part.get_dtype(), tuple(part.get_shape()), path, name)
-                    for name, part in parts.items()
-                }
+                parts = ((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118  not a dict
+                head = {name: TensorInfo(part.get_dtype(), tuple(part.get_shape()), path, name) for name, part in parts}
         except (OSError, SafetensorError) as error:
             raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
         if twice := found.keys() & head.keys():
@@ -126,11 +122,9 @@ def check_checkpoint(model: DecoderForCausalLM, found: dict[str, TensorInfo]) ->
             del wanted[EMBEDDING]
     for name in [name for name in found if name not in wanted]:
         info = found.pop(name)
-        if not _says_nothing(name, info, wanted):
-            why = _why_a_stranger(model, info.stored, wanted)
-            raise ModelLoadError(
-                f"the checkpoint has a tensor that the model has no place for: {info.stored} {info.shape}; {why}"
-            )
+        if why := _why_a_stranger(model, name, info, wanted):
+            shown = f"{info.stored} {info.shape}"
+            raise ModelLoadError(f"the checkpoint has a tensor that the model has no place for: {shown}; {why}")
     for name, info in found.items():
         if info.shape != wanted[name]:
             raise ModelLoadError(f"tensor {name} has shape {info.shape}, the configuration asks for {wanted[name]}")
@@ -141,9 +135,7 @@ def check_checkpoint(model: DecoderForCausalLM, found: dict[str, TensorInfo]) ->
     return found
 
 
-def _by_our_names(
-    model: DecoderForCausalLM, wanted: dict[str, tuple[int, ...]], found: dict[str, TensorInfo]
-) -> dict[str, TensorInfo]:
+def _by_our_names(model: DecoderForCausalLM, wanted: Shapes, found: dict[str, TensorInfo]) -> dict[str, TensorInfo]:
     """Without what wrappers put before names, and those of transformers 5, as it has a model in memory:
 
     module.model.norm.weight, _orig_mod.model.norm.weight    of DataParallel's and torch.compile's wrappers
@@ -175,31 +167,21 @@ def _by_our_names(
     return named
 
 
-def _says_nothing(name: str, info: TensorInfo, wanted: dict[str, tuple[int, ...]]) -> bool:
-    """What the model can do without: it follows from rope_parameters, is for another cache, or is added and is zero, as
-    old GPTQ files have a bias for each layer."""
+def _why_a_stranger(model: DecoderForCausalLM, name: str, info: TensorInfo, wanted: Shapes) -> str | None:
+    """None: the model can do without it. It follows from rope_parameters, is for another cache, or is a bias of zeros,
+    which old GPTQ files have for each layer."""
     if name.endswith("rotary_emb.inv_freq") or CACHE_SCALES.search(name):
-        return True
-    if not _is_added_bias(name, wanted):
-        return False
-    with safe_open(info.path, framework="pt") as file:
-        return not info.read(file).any()
-
-
-def _is_added_bias(name: str, wanted: dict[str, tuple[int, ...]]) -> bool:
-    return name.endswith(".bias") and name.removesuffix("bias") + "qweight" in wanted
-
-
-def _why_a_stranger(model: DecoderForCausalLM, name: str, wanted: dict[str, tuple[int, ...]]) -> str:
+        return None
+    if name.endswith(".bias") and name.removesuffix("bias") + "qweight" in wanted:
+        with safe_open(info.path, framework="pt") as file:
+            return "it is a bias that is not zero, of a layer that has none" if info.read(file).any() else None
     if model.lm_head.tied and name.startswith("lm_head."):
         return "tie_word_embeddings in config.json must be false for a head of its own"
     if f"model.{name}" in wanted:
         return "its name lacks 'model.': save the model with its head, as AutoModelForCausalLM does"
-    if _is_added_bias(name, wanted):
-        return "it is a bias that is not zero, of a layer that has none"
     if (number := re.match(r"model\.layers\.(\d+)\.", name)) and int(number[1]) >= model.decoder_spec.num_layers:
         return f"num_hidden_layers in config.json is {model.decoder_spec.num_layers}"
-    known = (why for pattern, why in STRANGERS if re.search(pattern, name))
+    known = (why for pattern, why in STRANGERS if re.search(pattern, info.stored))
     return next(known, "is config.json the one that belongs to these weights?")
 
 

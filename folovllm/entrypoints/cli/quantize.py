@@ -104,12 +104,9 @@ def show(report: Report) -> None:
     console.print()
     groups = "rows" if report.group_size == -1 else f"groups of {report.group_size}"
     how = [f"{report.bits} bits", groups, "symmetric" if report.symmetric else "asymmetric", report.method]
-    if report.activation_bits is not None:
-        how.append(f"activations in {report.activation_bits} bits")
-    if report.head_bits is not None:
-        how.append(f"the head in {report.head_bits} bits")
-    if report.smoothquant is not None:
-        how.append(f"smoothquant {report.smoothquant}")
+    ways = {"activations in {} bits": report.activation_bits, "the head in {} bits": report.head_bits}
+    ways["smoothquant {}"] = report.smoothquant
+    how += [text.format(value) for text, value in ways.items() if value is not None]
     tokens = f"{report.calibration_tokens:,} tokens to calibrate, {report.held_out_tokens:,} held out"
     tokens = "no text" if report.loss_rise is None else tokens
     console.print(f"{report.out}: {', '.join(how)}; {tokens}; {report.seconds} s", markup=False, soft_wrap=True)
