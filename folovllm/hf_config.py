@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from folovllm.config import ModelConfig
 from folovllm.hf_config_checks import check_as_written, check_numbers
 from folovllm.model_files import hub_hint, read_json, readable_errors, resolve_model_path
+from folovllm.quant_scheme import read_scheme
 from folovllm.utils.checks import check_int, wrong
 from folovllm.utils.logging import init_logger
 
@@ -35,7 +36,21 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
             check_as_written(written)
         hf_config = AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)
         check_numbers(hf_config.get_text_config())
+        if getattr(hf_config, "quantization_config", None) is None and (settings := _old_settings(model_config, path)):
+            read_scheme(settings)
+            hf_config.quantization_config = settings
     return hf_config  # type: ignore[no-any-return]
+
+
+def _old_settings(model_config: ModelConfig, path: str) -> dict[str, Any] | None:
+    """quantization_config, from the file of its own that AutoGPTQ and AutoAWQ wrote. The hub is asked for it only where
+    the user says that there are codes."""
+    for method, name in (("gptq", "quantize_config.json"), ("awq", "quant_config.json")):
+        is_asked = Path(path).is_dir() or model_config.quantization == method
+        if is_asked and (written := read_settings(path, name)) is not None:
+            names = {"w_bit": "bits", "q_group_size": "group_size"}
+            return {"quant_method": method} | {names.get(field, field): each for field, each in written.items()}
+    return None
 
 
 def read_settings(path: str, name: str) -> dict[str, Any] | None:

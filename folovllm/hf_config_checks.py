@@ -9,44 +9,41 @@ vLLM: none; there wrong sizes fail where they are used
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from folovllm.quant_scheme import read_scheme
-from folovllm.utils.checks import check_bool, check_float, check_int, check_str, wrong
+from folovllm.utils.checks import check_float, check_int, check_str, wrong
 
 # No model comes near. A number far beyond would be counted out layer by layer before anything could be compared.
 MAX_LAYERS = 1000
 # A larger number is no size: products of a few of them overflow wherever elements are counted.
 MAX_SIZE = 2**40
+MAX_EXPERTS = 100_000  # of a model in all its layers; each is a few modules
 
 # For other names, such as GPT-2's, transformers answers to these as well.
 _SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
 )  # fmt: skip
 _SIZES_OR_NONE = ("head_dim", "sliding_window")  # 0 where some model has no such thing
-_EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
-# Numbers of rope_parameters, and what each must be greater than: with a base of 1 all points turn alike.
+NOT_NEGATIVE = math.nextafter(0, -1)
+# What each number must be greater than. Scores and logits are multiplied with, divided by or capped at positive ones.
+_ABOVE = dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), NOT_NEGATIVE) | dict.fromkeys(
+    (
+        "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling", "query_pre_attn_scalar",
+        "attention_multiplier", "residual_multiplier", "embedding_multiplier",
+    ), 0,
+)  # fmt: skip
+# Of rope_parameters. With a base of 1 all points turn alike; of the last four, 0 selects the default.
 _ROPE_ABOVE = {
     "rope_theta": 1, "factor": 0, "low_freq_factor": 0, "high_freq_factor": 0, "attention_factor": 0,
     "partial_rotary_factor": 0,
-}  # fmt: skip
-# 0 selects the default.
-_ROPE_NOT_NEGATIVE = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-_ROPE_NEEDED = {
-    "linear": ["factor"],
-    "dynamic": ["factor"],
-    "yarn": ["factor"],
-    "llama3": ["factor", "low_freq_factor", "high_freq_factor"],
+} | dict.fromkeys(("beta_fast", "beta_slow", "mscale", "mscale_all_dim"), NOT_NEGATIVE)  # fmt: skip
+_ROPE_NEEDED = dict.fromkeys(("linear", "dynamic", "yarn"), ("factor",)) | {
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor")
 }
-_BOOLEANS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
-MAX_EXPERTS = 100_000  # of a model in all its layers; each is a few modules
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _ATTENTION = ("full_attention", "sliding_attention")
-# What scores and logits are multiplied with, divided by or capped at.
-_POSITIVE = (
-    "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling", "query_pre_attn_scalar",
-    "attention_multiplier", "residual_multiplier", "embedding_multiplier",
-)  # fmt: skip
 
 
 def check_as_written(written: dict[str, Any]) -> None:
@@ -63,24 +60,18 @@ def check_as_written(written: dict[str, Any]) -> None:
         for name in _SIZES:  # of these some configurations compute others
             if isinstance(part.get(name), int):
                 _check_size(name, part[name])
-        kinds = part.get("layer_types")
-        if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
-            raise wrong("layer_types", "be a list of names", kinds)
+        _check_names("layer_types", "be a list of names", part)
     if written.get("model_type") is not None:
         check_str("model_type", written["model_type"])
-    architectures = written.get("architectures")
-    if architectures is not None and not (
-        isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
-    ):
-        raise wrong("architectures", "be a list of class names", architectures)
+    _check_names("architectures", "be a list of class names", written)
     for name in ("dtype", "torch_dtype"):
         _check_dtype(name, written.get(name))
-    _check_number_of_layers(written.get("num_hidden_layers"))
 
 
-def _check_number_of_layers(layers: object) -> None:
-    if isinstance(layers, int) and layers > MAX_LAYERS:
-        raise wrong("num_hidden_layers", f"be at most {MAX_LAYERS}", layers)
+def _check_names(name: str, must: str, written: dict[str, Any]) -> None:
+    names = written.get(name)
+    if names is not None and not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+        raise wrong(name, must, names)
 
 
 def _check_dtype(name: str, value: object) -> None:
@@ -105,45 +96,36 @@ def check_numbers(config: Any) -> None:
         for name in (*_SIZES, "max_position_embeddings", *_SIZES_OR_NONE):
             if isinstance(size := getattr(config, name, None), int):
                 _check_size(name, size, 0 if name in _SIZES_OR_NONE else 1)
-    _check_number_of_layers(getattr(config, "num_hidden_layers", None))  # which may be written by another name
-    for name in _EPSILONS:
-        if (epsilon := getattr(config, name, None)) is not None and check_float(name, epsilon) < 0:
-            raise wrong(name, "not be negative", epsilon)
-    for name in _POSITIVE:
-        if (factor := getattr(config, name, None)) is not None and check_float(name, factor) <= 0:
-            raise wrong(name, "be positive", factor)
+    for name, least in _ABOVE.items():
+        _check_above(name, getattr(config, name, None), least)
     rope = getattr(config, "rope_parameters", None) or {}
-    if not isinstance(rope, dict):
-        raise wrong("rope_parameters", "be an object", rope)
     _check_ropes(rope, getattr(config, "max_position_embeddings", None))
 
 
 def _check_size(name: str, value: Any, least: int = 1) -> None:
     check_int(name, value, least)
-    if value > MAX_SIZE:
-        raise wrong(name, f"be at most {MAX_SIZE}", value)
+    if value > (most := MAX_LAYERS if name == "num_hidden_layers" else MAX_SIZE):
+        raise wrong(name, f"be at most {most}", value)
+
+
+def _check_above(name: str, value: Any, least: float) -> None:
+    if value is not None and check_float(name, value) <= least:
+        must = {NOT_NEGATIVE: "not be negative", 0: "be positive"}
+        raise wrong(name, must.get(least, f"be greater than {least}"), value)
 
 
 def _check_ropes(rope: Any, length: int | None = None) -> None:
     """One rope_parameters, or one for each kind of layer."""
-    if isinstance(rope, dict):
-        for part in (rope, *rope.values()):
-            if isinstance(part, dict):
-                _check_rope(part, length)
+    for part in (rope, *rope.values()) if isinstance(rope, dict) else ():
+        if isinstance(part, dict):
+            _check_rope(part, length)
 
 
 def _check_rope(rope: dict[str, Any], length: int | None) -> None:
-    for name in _ROPE_NEEDED.get(str(rope.get("rope_type")), []):
+    for name in _ROPE_NEEDED.get(str(rope.get("rope_type")), ()):
         check_float(f"rope_parameters['{name}']", rope.get(name))
-    for name in (*_ROPE_ABOVE, *_ROPE_NOT_NEGATIVE):
-        if (value := rope.get(name)) is None:
-            continue
-        called = name if name == "rope_theta" else f"rope_parameters['{name}']"  # many files have it outside
-        check_float(called, value)
-        if name in _ROPE_NOT_NEGATIVE and value < 0:
-            raise wrong(called, "not be negative", value)
-        if name in _ROPE_ABOVE and value <= (least := _ROPE_ABOVE[name]):
-            raise wrong(called, f"be greater than {least}" if least else "be positive", value)
+    for name, least in _ROPE_ABOVE.items():  # many files have the base outside
+        _check_above(name if name == "rope_theta" else f"rope_parameters['{name}']", rope.get(name), least)
     low, high = rope.get("low_freq_factor"), rope.get("high_freq_factor")
     if low is not None and high is not None and high <= low:
         raise wrong("rope_parameters['high_freq_factor']", f"be greater than low_freq_factor ({low})", high)
@@ -161,14 +143,8 @@ def check_decoder_config(config: Any) -> None:
         ValueError: a field has a wrong type or size, or asks for what our decoder does not do.
     """
     check_numbers(config)
-    for name in _SIZES:
-        check_int(name, getattr(config, name), 1)
-    for name in _BOOLEANS:
-        if hasattr(config, name):
-            check_bool(name, getattr(config, name))
     _check_groups(config.num_attention_heads, config.num_key_value_heads)
     _check_head(config)
-    check_float("rms_norm_eps", config.rms_norm_eps)
     if config.hidden_act not in ("silu", "swish"):  # two names of one function
         raise wrong("hidden_act", f"be 'silu' for {config.model_type}", config.hidden_act)
     rope = config.rope_parameters
@@ -192,11 +168,10 @@ def check_any_config(config: Any) -> None:
     heads, kv_heads = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
     if isinstance(heads, int) and isinstance(kv_heads, int):
         _check_groups(heads, kv_heads)
-    if isinstance(head := getattr(config, "head_dim", None), int):
-        check_int("head_dim", head, 1)
-    for name, value in vars(config).items():
-        if name.endswith(("_dim", "_rank", "_size")) and isinstance(value, int):
-            check_int(name, value, 0)
+    for name, value in {**vars(config), "head_dim": getattr(config, "head_dim", None)}.items():
+        # Some are flags: LFM2's block_auto_adjust_ff_dim.
+        if name.endswith(("_dim", "_rank", "_size")) and type(value) is int:
+            check_int(name, value, int(name == "head_dim"))
     if any(name in vars(config) for name in _EXPERTS) and hasattr(config, "num_experts_per_tok"):
         _check_experts(config)
     if unknown := sorted(set(map(str, getattr(config, "layer_types", None) or ())).difference(_ATTENTION)):
@@ -223,7 +198,6 @@ def _check_experts(config: Any) -> None:
             _check_size(size, getattr(config, size))
     if hasattr(config, "decoder_sparse_step"):
         check_int("decoder_sparse_step", config.decoder_sparse_step, 1)
-        check_bool("norm_topk_prob", config.norm_topk_prob)
         dense = config.mlp_only_layers
         if not isinstance(dense, list) or not set(map(str, dense)) <= set(map(str, range(config.num_hidden_layers))):
             raise wrong("mlp_only_layers", f"be a list of numbers below {config.num_hidden_layers}", dense)

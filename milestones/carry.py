@@ -58,7 +58,7 @@ class Memory:
     @classmethod
     def load(cls, root: Path, base: str) -> Memory:
         file = _memory_file(root)
-        memory = cls(**json.loads(file.read_text())) if file.is_file() else cls(base)
+        memory = cls(**json.loads(file.read_text("utf-8"))) if file.is_file() else cls(base)
         return memory if memory.base == base else cls(base)
 
     def before(self, chain: dict[int, Carried], committed: Course) -> dict[int, bytes]:
@@ -195,7 +195,7 @@ def write(root: Path, carried: list[Carried], memory: Memory) -> None:
             text = text.replace(f'"{old}"', f'"{new}"')
         if text != before:
             spec.write_text(text, encoding="utf-8")
-    _memory_file(root).write_text(json.dumps(vars(memory)))
+    _memory_file(root).write_text(json.dumps(vars(memory)), "utf-8")
 
 
 def _memory_file(root: Path) -> Path:

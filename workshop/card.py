@@ -79,14 +79,14 @@ shows it. It is no base for fine-tuning and no measure of what an engine can do 
 def write_card(folder: Path, stories: int = 100) -> None:
     judge = Judge(folder)
     verdicts = {lang: figures(judge.judge(lang, len(load_glossary().unseen[lang]), stories)) for lang in LANGS}
-    (folder / "judge.json").write_text(json.dumps(verdicts, indent=2) + "\n")
+    (folder / "judge.json").write_text(json.dumps(verdicts, indent=2) + "\n", "utf-8")
     (folder / "README.md").write_text(card(folder, verdicts), encoding="utf-8")
 
 
 def card(folder: Path, verdicts: dict[Any, dict[str, int]]) -> str:
-    training = json.loads((folder / "training.json").read_text())
+    training = json.loads((folder / "training.json").read_text("utf-8"))
     facts = training["recipe"] | training["figures"]
-    facts["vocab_size"] = json.loads((folder / "config.json").read_text())["vocab_size"]
+    facts["vocab_size"] = json.loads((folder / "config.json").read_text("utf-8"))["vocab_size"]
     table = [
         f"| {label} | " + " | ".join(f"{verdicts[lang][part]} of {verdicts[lang][whole]}" for lang in LANGS) + " |"
         for label, part, whole in ROWS

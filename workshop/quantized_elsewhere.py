@@ -95,7 +95,7 @@ def tokens_that_are_the_same(python: str, folder: Path, out: Path) -> tuple[int,
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], params, use_tqdm=False)
     ours = [list(each.outputs[0].token_ids) for each in outputs]
-    return sum(a == b for a, b in zip(ours, json.loads(out.read_text()), strict=True)), dtype
+    return sum(a == b for a, b in zip(ours, json.loads(out.read_text("utf-8")), strict=True)), dtype
 
 
 def run(python: str, program: str, *arguments: object) -> None:

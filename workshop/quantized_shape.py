@@ -43,9 +43,9 @@ def quantization_config(scheme: str) -> dict[str, Any]:
 
 def write(shape: str, scheme: str, folder: Path) -> None:
     shape_config(shape).save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     config["quantization_config"] = quantization_config(scheme)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:

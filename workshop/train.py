@@ -239,7 +239,8 @@ def export(model: TinyQwen3, tokenizer: Tokenizer, recipe: Recipe, figures: dict
     twin.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=ends[1], max_new_tokens=200)
     twin.save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
-    (out / "training.json").write_text(json.dumps({"recipe": asdict(recipe), "figures": figures}, indent=2) + "\n")
+    said = {"recipe": asdict(recipe), "figures": figures}
+    (out / "training.json").write_text(json.dumps(said, indent=2) + "\n", "utf-8")
 
 
 def _progress() -> Progress:

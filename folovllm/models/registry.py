@@ -117,19 +117,13 @@ def decoder_spec(config: Any) -> DecoderSpec:
         rope.get("original_max_position_embeddings") or config.max_position_embeddings
     )
     return DecoderSpec(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
+        vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size,
+        num_layers=config.num_hidden_layers, num_heads=config.num_attention_heads,
         num_kv_heads=config.num_key_value_heads,
         head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-        rms_norm_eps=config.rms_norm_eps,
-        rope=rope,
-        tie_word_embeddings=config.tie_word_embeddings,
-        windows=_windows(config),
-        **switches(config),
-    )
+        rms_norm_eps=config.rms_norm_eps, rope=rope, tie_word_embeddings=config.tie_word_embeddings,
+        windows=_windows(config), **switches(config),
+    )  # fmt: skip
 
 
 def _switches_of(config: Any) -> Callable[[Any], dict[str, Any]]:

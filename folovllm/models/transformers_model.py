@@ -44,6 +44,8 @@ from folovllm.utils.devices import total_memory_bytes
 NAME = "folovllm"
 Asked = dict[str, Any]
 """What a layer says beside q, k and v, by transformers' names."""
+Call = tuple[nn.Module, Attention]
+"""A module of transformers, and what it asks for, with a cache of its own: DiffLlama's ask twice in one forward."""
 Attend = Callable[[nn.Module, torch.Tensor, torch.Tensor, torch.Tensor, Asked], torch.Tensor]
 # Tensors among it that change nothing of attention, or are taken care of.
 KNOWN_TENSORS = ("position_ids", "cache_position", "s_aux")
@@ -168,19 +170,16 @@ class TransformersForCausalLM(nn.Module):
         self.hf, self.max_model_len = hf, max_model_len
         self.config = hf.config.get_text_config()
         self.head = hf.get_output_embeddings()
-        self._layers: dict[nn.Module, Attention] = {}
-        """By the module of transformers that calls it, in the order of the calls."""
-        self._attend: Attend = self._record
-        """Of the forward that runs."""
         _check_ropes(self.config, max_model_len)
         self.send_one_token()
-        _check_layers(self.config, list(self._layers.values()), max_model_len)
+        _check_layers(self.config, self._calls, max_model_len)
         parameters = sum(parameter.numel() for parameter in hf.parameters())
         self.decoder_spec = TransformersSpec(self.head.weight.shape[0], parameters, tuple(self.attention_layers))
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         """As DecoderForCausalLM.forward()."""
-        return self._run(self.hf.base_model, input_ids, positions, partial(self._compute, metadata))[0][0]
+        attend = partial(self._compute, metadata, iter(self._calls))
+        return self._run(self.hf.base_model, input_ids, positions, attend)[0][0]
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """As DecoderForCausalLM.compute_logits(); what comes behind the head has three names in transformers."""
@@ -195,7 +194,7 @@ class TransformersForCausalLM(nn.Module):
 
     @property
     def attention_layers(self) -> list[Attention]:
-        return list(self._layers.values())
+        return [layer for _, layer in self._calls]
 
     def take_products(self, method: LinearMethod) -> None:
         """Each linear layer becomes one whose product `method` makes; its old weight is freed."""
@@ -208,34 +207,36 @@ class TransformersForCausalLM(nn.Module):
                     setattr(parent, name, product)
 
     def _run(self, model: nn.Module, input_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> Any:
-        self._attend = attend
+        self._attend = attend  # of the forward that runs
         return model(input_ids=input_ids[None], position_ids=positions[None], use_cache=False, attend=attend)
 
     def _compute(
-        self, metadata: AttentionMetadata, module: nn.Module, query: torch.Tensor, key: torch.Tensor,
-        value: torch.Tensor, asked: Asked,
+        self, metadata: AttentionMetadata, calls: Iterator[Call], module: nn.Module, query: torch.Tensor,
+        key: torch.Tensor, value: torch.Tensor, asked: Asked,
     ) -> torch.Tensor:  # fmt: skip
         """[num_tokens, heads, value_size]. Heads of K and V have one size in the cache: zeros fill up the smaller."""
-        layer = self._layers[module]
+        known, layer = next(calls)
+        if known is not module:
+            raise RuntimeError(f"{type(module).__name__} asks for attention where another module did at the start")
         heads = [F.pad(x[0].transpose(0, 1), (0, layer.head_size - x.shape[-1])) for x in (query, key, value)]
         q, k, v = (x.contiguous() for x in heads)
         return layer(q, k, v, metadata)[..., : value.shape[-1]]  # type: ignore[no-any-return]
 
     @torch.inference_mode()
     def send_one_token(self) -> None:
-        """Fills `_layers`. With weights in place, compares our logits with those of transformers' own head."""
+        """Fills `_calls`. With weights in place, compares our logits with those of transformers' own head."""
         token = torch.zeros(1, dtype=torch.int64, device=self.hf.get_input_embeddings().weight.device)
+        self._calls: list[Call] = []
         try:
-            hidden = self._run(self.hf.base_model, token, token, self._record)[0][0]
+            hidden = self._run(self.hf.base_model, token, token, partial(self._record, self._calls))[0][0]
         except _KeptArgumentsError as kept:  # StableLM: its layers get the argument by a hook
             for module in self.hf.modules():
                 if type(module) is type(kept.module):
                     module.register_forward_pre_hook(self._hand_on, with_kwargs=True)
-            hidden = self._run(self.hf.base_model, token, token, self._record)[0][0]
+            self._calls.clear()
+            hidden = self._run(self.hf.base_model, token, token, partial(self._record, self._calls))[0][0]
         if token.device.type != "meta":
-            layers = dict(self._layers)
-            wanted = self._run(self.hf, token, token, self._record).logits[0].float()
-            self._layers = layers
+            wanted = self._run(self.hf, token, token, partial(self._record, [])).logits[0].float()
             got = self.compute_logits(hidden).float()
             most = 4 * torch.finfo(hidden.dtype).eps * float(wanted.abs().max())  # the same products in the same order
             if not torch.allclose(got, wanted, rtol=0, atol=most, equal_nan=True):
@@ -245,9 +246,10 @@ class TransformersForCausalLM(nn.Module):
         return args, {**kwargs, "attend": self._attend}
 
     def _record(
-        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: Asked
-    ) -> torch.Tensor:
-        """Notes what a layer asks for. What comes out is right but for sinks: a token that sees itself alone."""
+        self, calls: list[Call], module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        asked: Asked,
+    ) -> torch.Tensor:  # fmt: skip
+        """Notes in `calls` what a layer asks for. What comes out is right but for sinks: a token that sees itself."""
         tensors = {name for name, each in asked.items() if isinstance(each, torch.Tensor)}
         if unknown := sorted(tensors.difference(KNOWN_TENSORS)):
             raise _refusal(self.config, f"{type(module).__name__} gives its attention {', '.join(unknown)}")
@@ -260,23 +262,23 @@ class TransformersForCausalLM(nn.Module):
             sliding_window=window if window is not None and window < self.max_model_len else None,
             logits_soft_cap=asked.get("softcap"), sinks=asked.get("s_aux"),
         )  # fmt: skip
-        self._layers[module] = Attention(
-            num_heads, num_kv_heads, max(key.shape[3], value.shape[3]),
-            key.shape[3] ** -0.5 if scale is None else float(scale), extras,
-        )  # fmt: skip
+        scale, size = key.shape[3] ** -0.5 if scale is None else float(scale), max(key.shape[3], value.shape[3])
+        calls.append((module, Attention(num_heads, num_kv_heads, size, scale, extras)))
         return value[0].transpose(0, 1).repeat_interleave(num_heads // num_kv_heads, dim=1)
 
 
-def _check_layers(config: Any, layers: list[Attention], max_model_len: int) -> None:
-    """What was asked for beside what the configuration says: each layer once, and no window or chunk that only a mask
-    would have known."""
-    if len(layers) != config.num_hidden_layers:
-        why = f"{len(layers)} of its {config.num_hidden_layers} layers ask for attention"
-        raise _refusal(config, f"{why}: the others have some of their own, or none")
+def _check_layers(config: Any, calls: list[Call], max_model_len: int) -> None:
+    """What was asked for beside what the configuration says: each layer by a module of its own, and no window or chunk
+    that only a mask would have known."""
+    modules = list(dict.fromkeys(module for module, _ in calls))
+    if len(modules) != config.num_hidden_layers:
+        why = f"{len(modules)} of its {config.num_hidden_layers} layers ask for attention"
+        raise _refusal(config, f"{why}: the others have some of their own, or none, or share a module")
     kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
     if not window or window >= max_model_len or getattr(config, "use_sliding_window", None) is False:
         return
-    for number, layer in enumerate(layers):
+    for module, layer in calls:
+        number = modules.index(module)
         if (kinds is None or kinds[number] == "sliding_attention") and layer.extras.sliding_window is None:
             raise _refusal(config, f"its layer {number} has a window of {window} and does not tell its attention")
 

@@ -15,8 +15,10 @@ vLLM: model_executor/model_loader/default_loader.py, dummy_loader.py
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,8 @@ from safetensors import safe_open
 
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.layers.ops import LayerOps
-from folovllm.model_files import checkpoint_files, readable_errors, resolve_model_path
-from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, check_memory, read_heads
+from folovllm.model_files import readable_errors, resolve_model_path
+from folovllm.models.checkpoint import EMBEDDING, HEAD, TensorInfo, check_checkpoint, check_memory, read_heads
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import Shard, parallel_ops, read_part, shard_of
@@ -67,11 +69,9 @@ def build_model(
     if group is not None:
         shard = shard_of(spec, ops.linear, group.rank, group.world_size)
     with readable_errors(config.name_or_path or config.model_type):
-        found = None if weights is None else read_heads(weights)
         with torch.device("meta"), default_dtype(dtype):  # shapes without memory
             shape = DecoderForCausalLM(spec, max_model_len, ops)
-        if found is not None:
-            check_checkpoint(shape, found)
+        found = {} if weights is None else check_checkpoint(shape, read_heads(weights))
         if shard is not None and group is not None:
             spec, ops = shard.spec, parallel_ops(ops, shard, group)
             with torch.device("meta"), default_dtype(dtype):
@@ -82,7 +82,7 @@ def build_model(
     if weights is None:
         fill_with_dummy_weights(model, seed)
     else:
-        load_weights(model, iterate_safetensors(weights, shard))
+        load_weights(model, read_tensors(found, shard))
     ops.process_weights_after_loading(model)
     return model
 
@@ -110,17 +110,21 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def iterate_safetensors(folder: Path, shard: Shard | None = None) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, tensor) of every tensor in the folder, files in name order; or a rank's part, and no more is read."""
-    for path in checkpoint_files(folder):
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
+    return read_tensors(read_heads(folder), shard)
+
+
+def read_tensors(found: dict[str, TensorInfo], shard: Shard | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """As iterate_safetensors, those that are named, in their order."""
+    for path, of_file in groupby(found.items(), lambda named: named[1].path):
+        names = deque(of_file)
         while names:
             # The file is opened anew after each PIECE. It is mapped into memory, and pages that were read stay in this
             # process as long as the mapping lives: one mapping for all tensors would peak at twice the weights.
             read = 0
             with safe_open(path, framework="pt") as file:
                 while names and read < PIECE:
-                    name = names.pop(0)
-                    part = file.get_tensor(name) if shard is None else read_part(file.get_slice(name), name, shard)
+                    name, info = names.popleft()
+                    part = info.read(file) if shard is None else read_part(info.open(file), name, shard)
                     if part is not None:
                         read += part.nbytes
                         yield name, part

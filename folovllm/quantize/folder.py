@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 
 from folovllm.errors import ModelLoadError
 from folovllm.model_files import checkpoint_files, read_json, resolve_model_path
+from folovllm.models.checkpoint import read_heads
 from folovllm.models.weights import weights_folder
 from folovllm.utils.checks import wrong
 from folovllm.utils.named_files import wrong_file
@@ -42,10 +43,7 @@ class Checkpoint:
         self.folder = weights_folder(model)
         if not Path(resolve_model_path(model)).is_dir():  # of the hub: weights_folder() asks for less
             snapshot_download(model, allow_patterns=list(COPIED))
-        self.files: dict[str, Path] = {}
-        for path in checkpoint_files(self.folder):
-            with safe_open(path, framework="pt") as file:
-                self.files |= dict.fromkeys(file.keys(), path)
+        self.tensors = read_heads(self.folder)
 
     def read(self, name: str) -> torch.Tensor:
         """As it is stored.
@@ -54,8 +52,8 @@ class Checkpoint:
             ModelLoadError: it has numbers that are not finite.
         """
         # Opened anew for each tensor, as models/weights.py does: else the pages that were read stay in memory.
-        with safe_open(self.files[name], framework="pt") as file:
-            tensor: torch.Tensor = file.get_tensor(name)
+        with safe_open(self.tensors[name].path, framework="pt") as file:
+            tensor = self.tensors[name].read(file)
         if not tensor.isfinite().all():
             raise ModelLoadError(f"tensor {name} has numbers that are not finite, which no code can represent")
         return tensor

@@ -80,7 +80,7 @@ def sources(layer: DecoderLayer, name: str, stored: dict[str, torch.dtype]) -> I
     repeats = attention.num_heads // attention.num_kv_heads
     yield attention.qkv_proj, Norm(layer.input_layernorm, stored[f"{name}.input_layernorm.weight"])
     yield attention.o_proj, Rows(attention.qkv_proj, "v_proj", attention.num_kv_heads, repeats)
-    for mlp in layer.mlp.modules():  # itself, or experts: these share the norm, and Recipe.check_fits leaves them alone
+    for mlp in layer.mlp.modules():  # itself, or experts: these share the norm, and Recipe.fitted leaves them alone
         if isinstance(mlp, MLP):
             yield mlp.gate_up_proj, Norm(norm, stored[f"{name}.post_attention_layernorm.weight"])
             yield mlp.down_proj, Rows(mlp.gate_up_proj, "up_proj", 1, 1)

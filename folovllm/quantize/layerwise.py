@@ -26,7 +26,7 @@ from folovllm.layers.quantization.codes import stack
 from folovllm.layers.quantization.formats import FORMATS
 from folovllm.model_files import EMBEDDED_FOLDER
 from folovllm.model_loader import load_tokenizer, resolve_max_model_len
-from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, read_heads
+from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint
 from folovllm.models.decoder import DecoderForCausalLM, DecoderLayer
 from folovllm.models.registry import decoder_spec
 from folovllm.quantize.calibration import HELD_OUT_EVERY, WINDOW, Batch, ObservedLinear, Passes, Window, make_windows
@@ -75,7 +75,7 @@ def quantize(
     if calibration is None and recipe.needs_text:
         must = f"be a text file where the model is not {EMBEDDED_MODEL!r}"
         raise wrong("calibration", must, None, "give some hundred kilobytes of what the model will be asked")
-    recipe.check_fits(decoder_spec(hf_config))
+    recipe = recipe.fitted(decoder_spec(hf_config))
     length = min(WINDOW, resolve_max_model_len(hf_config, None))
     windows = [] if calibration is None else make_windows(calibration, load_tokenizer(config), length)
     with new_folder(out) as folder:
@@ -91,26 +91,16 @@ def quantize(
         copy_rest(run.checkpoint.folder, folder, changes)
     scheme = recipe.scheme
     report = Report(
-        model=model,
-        out=str(out),
-        method=recipe.method,
-        bits=scheme.bits,
-        group_size=scheme.group_size,
-        symmetric=scheme.symmetric,
-        activation_bits=scheme.activation_bits,
+        model=model, out=str(out), method=recipe.method, bits=scheme.bits, group_size=scheme.group_size,
+        symmetric=scheme.symmetric, activation_bits=scheme.activation_bits, smoothquant=recipe.smoothquant,
         head_bits=None if scheme.head is None else scheme.head.bits,
-        smoothquant=recipe.smoothquant,
         calibration_tokens=sum(len(batch.ids) for batch in run.calibration),
         held_out_tokens=sum(len(batch.ids) for batch in run.held_out),
-        linear_bytes_before=run.linear_bytes[0],
-        linear_bytes_after=run.linear_bytes[1],
-        bytes_before=weight_bytes(run.checkpoint.folder),
-        bytes_after=weight_bytes(out),
-        loss_before=losses[0],
-        loss_after=losses[1],
-        seconds=round(time.monotonic() - started, 1),
+        linear_bytes_before=run.linear_bytes[0], linear_bytes_after=run.linear_bytes[1],
+        bytes_before=weight_bytes(run.checkpoint.folder), bytes_after=weight_bytes(out),
+        loss_before=losses[0], loss_after=losses[1], seconds=round(time.monotonic() - started, 1),
         errors=sorted(run.errors, key=lambda each: -each.error),
-    )
+    )  # fmt: skip
     if (rare := report.rare_experts) is not None:
         logger.warning("%s", rare)
     return report
@@ -129,7 +119,7 @@ class LayerwiseQuantizer:
         with torch.device("meta"):  # shapes without memory; a layer has some while it is its turn
             ops = LayerOps(ObservedLinear(spec.name_in_checkpoint, activation_bits=recipe.scheme.activation_bits))
             self.shell = DecoderForCausalLM(spec, length, ops).eval()
-        check_checkpoint(self.shell, read_heads(self.checkpoint.folder))
+        self.checkpoint.tensors = check_checkpoint(self.shell, self.checkpoint.tensors)
         self.passes = Passes(spec, length, self.device)
         embedding = self._end(EMBEDDING, HEAD)
         kept = [window for n, window in enumerate(windows) if (n + 1) % HELD_OUT_EVERY]
@@ -172,7 +162,7 @@ class LayerwiseQuantizer:
         after = self._loss(norm, self.held_out_after, self._head_after())
         in_codes = [HEAD] if self.recipe.scheme.head is not None else []
         for name in (EMBEDDING, "model.norm.weight", HEAD):
-            if name in self.checkpoint.files and name not in in_codes:
+            if name in self.checkpoint.tensors and name not in in_codes:
                 self.writer.add(name, self.checkpoint.read(name))
         self.writer.finish()
         return before, after
@@ -204,7 +194,7 @@ class LayerwiseQuantizer:
 
     def _end(self, *names: str) -> torch.Tensor:
         """The first of these that there is: a tied checkpoint may have but one of its ends."""
-        name = next(name for name in names if name in self.checkpoint.files)
+        name = next(name for name in names if name in self.checkpoint.tensors)
         return self.checkpoint.read(name).to(self.device)
 
     def _load(self, name: str, slot: torch.Tensor) -> torch.dtype:

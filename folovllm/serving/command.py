@@ -128,7 +128,6 @@ def _replica_options(args: argparse.Namespace) -> Any:
         name = next(iter(given))
         raise ValueError(f"{name} must be given with --replicas, got {given[name]!r} without it")
     try:
-        import ray
         import ray.serve  # noqa: F401
     except ImportError as error:
         raise ValueError(
@@ -177,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _api_keys(given: list[str], file: Path | None) -> list[str]:
-    keys = [*given, *(file.read_text().split() if file is not None else ())]
+    keys = [*given, *(file.read_text("utf-8", "replace").split() if file is not None else ())]
     if file is not None and len(keys) == len(given):
         raise ValueError(f"--api-key-file must have at least one key, got {file}, which is empty")
     keys = keys or [key for key in [os.environ.get("FOLOVLLM_API_KEY")] if key]

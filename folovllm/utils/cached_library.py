@@ -82,7 +82,7 @@ def _digest(library: Path) -> str:
 def _only_one_process(lock: Path) -> Iterator[None]:
     import fcntl  # other systems than Linux lack it, and import this file
 
-    with lock.open("w") as file:
+    with lock.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # closing the file lets go of it
         yield
 
@@ -94,7 +94,7 @@ def _make(library: Path, build: Callable[[Path], None]) -> None:
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder, ignore_cleanup_errors=True) as work:
         made = Path(work) / library.name
         build(made)
-        made.with_suffix(".sha256").write_text(_digest(made))
+        made.with_suffix(".sha256").write_text(_digest(made), "utf-8")
         for path in (made.with_suffix(".sha256"), made):
             _sync(path)
             os.replace(path, folder / path.name)

@@ -17,7 +17,7 @@ def free_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
-        with open("/proc/meminfo") as file:  # it counts reclaimable page cache as free, SC_AVPHYS_PAGES would not
+        with open("/proc/meminfo", encoding="utf-8") as file:  # counts page cache as free, as SC_AVPHYS_PAGES does not
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

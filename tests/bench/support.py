@@ -18,5 +18,5 @@ def run(argv: list[str], program: str = "workshop") -> int:
 def report(argv: list[str], path: Path, program: str = "workshop") -> dict[str, Any]:
     """What it writes with --json."""
     assert run([*argv, "--json", str(path)], program) == 0
-    data: dict[str, Any] = json.loads(path.read_text())
+    data: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return data

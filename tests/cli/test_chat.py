@@ -30,7 +30,7 @@ def test_what_is_typed_during_an_answer_is_not_shown(model: str, monkeypatch: py
         def launched(self) -> None:
             seen.append(is_shown())
 
-    with open(screen, closefd=False) as stdin:
+    with open(screen, encoding="utf-8", closefd=False) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         llm = LLM(model)
         llm.engine.observers += [_Keys(), Look()]

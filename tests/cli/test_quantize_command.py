@@ -185,7 +185,7 @@ def test_the_command_prints_a_table(tmp_path, source, text, capsys):
     argv = ["quantize", str(source), str(tmp_path / "out"), "--group-size", "32", "--calibration", str(text)]
     assert main(argv) == 0
     out, err = capsys.readouterr()
-    assert err.splitlines()[0] == f"quantizing {source} …"
+    assert err.splitlines() == [f"quantizing {source} …", "layer 1 of 2", "layer 2 of 2", ""]
     lines = out.splitlines()
     assert lines[0].split() == ["before", "after"]
     assert [line.split("  ")[0] for line in lines[1:4]] == [

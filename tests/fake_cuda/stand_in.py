@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch._dynamo  # imports half of torch, which must not happen under the modes
+import torch._dynamo  # noqa: F401  it imports half of torch, which must not happen under the modes
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 

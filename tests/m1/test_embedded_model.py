@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import folovllm
 from folovllm.model_files import EMBEDDED_FOLDER
+
+GENERATES = """
+from folovllm import LLM, SamplingParams
+print(ascii(LLM().generate("你", SamplingParams(temperature=0, max_tokens=3), use_tqdm=False)[0].outputs[0].text))
+"""
 
 
 def test_folder_is_two_to_six_megabytes() -> None:
@@ -46,3 +56,24 @@ def test_chat_template_writes_the_form_it_was_trained_on() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize("encoding", ["ASCII", pytest.param("GBK", marks=pytest.mark.exhaustive)])
+def test_an_engine_starts_where_text_is_not_utf_8(encoding: str, tmp_path: Path) -> None:
+    """A machine's own encoding is for its terminal; our files and the model's are UTF-8."""
+    locale = "C"
+    if encoding == "GBK":
+        locale = f"zh_CN.{encoding}"
+        made = subprocess.run(["localedef", "-f", encoding, "-i", "zh_CN", str(tmp_path / locale)], capture_output=True)
+        if made.returncode:
+            pytest.skip("localedef makes no such locale here")
+    script = tmp_path / "script.py"
+    script.write_text(GENERATES, "utf-8")
+    encodings = {"LC_ALL": locale, "LOCPATH": str(tmp_path), "PYTHONUTF8": "0", "PYTHONIOENCODING": encoding}
+    environment = {**os.environ, **encodings, "PYTHONPATH": str(Path(folovllm.__file__).parents[1])}
+    code = f"import locale, runpy; print(locale.getpreferredencoding()); runpy.run_path({str(script)!r})"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, encoding=encoding)
+    assert done.returncode == 0, done.stderr
+    own, text = done.stdout.split("\n")[:2]
+    assert own in ("GBK", "ANSI_X3.4-1968", "US-ASCII")
+    assert len(text) > 2

@@ -152,4 +152,4 @@ def test_from_one_token_for_each_input_gptq_errs_more_than_rounding_and_from_eig
 )  # fmt: skip
 def test_what_experts_cannot_have_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Recipe.from_options(**options).check_fits(decoder_spec(tiny_hf_config("qwen3_moe")))
+        Recipe.from_options(**options).fitted(decoder_spec(tiny_hf_config("qwen3_moe")))

@@ -13,12 +13,21 @@ from folovllm import LLM, ModelConfig
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.formats import FORMATS
 from folovllm.model_loader import load_tokenizer
+from folovllm.models.registry import decoder_spec
 from folovllm.quant_scheme import QuantScheme, read_scheme
 from folovllm.quantize import folder as folders
 from folovllm.quantize.calibration import make_windows
 from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize
 from folovllm.quantize.recipe import Recipe, quantization_config
-from tests.helpers import add_byte_tokenizer, hf_greedy, make_hf_folder, make_hf_model, no_warning_of_its_length, some
+from tests.helpers import (
+    add_byte_tokenizer,
+    hf_greedy,
+    make_hf_folder,
+    make_hf_model,
+    no_warning_of_its_length,
+    some,
+    tiny_hf_config,
+)
 from tests.m7.support import FOLDERS, NAMES, PROMPTS, generate, oracle, read
 
 RECIPES = {
@@ -247,3 +256,24 @@ def test_eight_bits_cost_the_embedded_model_nothing(tmp_path, quarter):
     assert abs(report.loss_rise) < 0.001
     config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
     assert config == quantization_config(Recipe.from_options(w8a8=True).scheme)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "size", "group"), [(576, 1536, 64), (256, 384, 128), (64, 96, 32), (24, 40, 8), (20, 44, -1)]
+)
+def test_groups_are_as_large_as_a_model_lets_them_be(hidden, size, group):
+    """576: SmolLM2-135M's. All columns of a layer are in whole groups of one size, of 128 at most."""
+    over = {"hidden_size": hidden, "intermediate_size": size, "num_attention_heads": 1, "head_dim": hidden}
+    spec = decoder_spec(tiny_hf_config("llama", **over, num_key_value_heads=1))
+    scheme = Recipe.from_options(head=True).fitted(spec).scheme
+    assert scheme.head is not None
+    assert (scheme.group_size, scheme.head.group_size) == (group, group)
+    with pytest.raises(ValueError, match=r"group_size must divide the inputs of each layer \(.*\), got 1024; "):
+        Recipe.from_options(group_size=1024).fitted(spec)
+
+
+def test_its_own_defaults_do_for_a_model_of_any_size(tmp_path):
+    source = make_hf_folder(tmp_path, "llama", hidden_size=48, intermediate_size=80, head_dim=12)
+    report = quantize(str(source), tmp_path / "out", Recipe.from_options(method="rtn"))
+    settings = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))["quantization_config"]
+    assert report.group_size == read_scheme(settings).group_size == 16

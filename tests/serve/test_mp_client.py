@@ -36,7 +36,7 @@ def held_by(path: Path, engine: Any) -> None:
     def held() -> None:
         if not path.exists():
             advance()
-        elif "fail" in path.read_text():
+        elif "fail" in path.read_text("utf-8"):
             raise EngineDeadError("the device is gone")
         else:
             advance_unless_all_have_begun(engine, advance)
@@ -256,13 +256,13 @@ def test_a_server_that_is_killed_leaves_no_engine_behind() -> None:
 
 
 def engine_of(process: subprocess.Popen[str]) -> str:
-    started = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    started = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("utf-8").split()
     (engine,) = (pid for pid in started if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
     return engine
 
 
 def has_ended(pid: str) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] in "ZX"
     except FileNotFoundError:
         return True

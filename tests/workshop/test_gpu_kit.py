@@ -43,7 +43,7 @@ def run(parts: list[Part], out: Path, minutes: float = 60.0) -> dict[str, Any]:
 
 def is_running(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 

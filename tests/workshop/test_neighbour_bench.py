@@ -24,7 +24,7 @@ def test_the_neighbour_stands_still_unless_it_is_let() -> None:
     neighbour = Neighbour()
 
     def state() -> str:
-        return Path(f"/proc/{neighbour.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{neighbour.process.pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
 
     try:
         with neighbour.let():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -14,6 +15,8 @@ import folovllm
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 TEXTS = ("**/*.md", "folovllm/**/*.py", "examples/*", "workshop/**/*.py", "milestones/**/*.py", "mkdocs*.yml")
+
+TEXT_CALLS = {"read_text": 0, "write_text": 1}  # after how many arguments the encoding comes
 
 
 def read(path: str) -> str:
@@ -62,3 +65,16 @@ def test_no_text_installs_from_an_index_that_does_not_have_it() -> None:
     assert len(texts) > 400
     found = [path for path in texts if re.search(rb"install(?: -\S+)* '?folovllm\b(?! @)", path.read_bytes())]
     assert found == []
+
+
+def test_every_text_file_is_opened_with_an_encoding() -> None:
+    """ruff's PLW1514 finds what it knows for a path; this finds read_text() and write_text() of whatever it is."""
+    parts = ("folovllm", "milestones", "workshop", "examples")
+    paths = [path for part in parts for path in ROOT.glob(f"{part}/**/*.py")]
+    paths = [path for path in paths if "tests" not in path.parts[len(ROOT.parts) :]]
+    assert len(paths) > 400
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TEXT_CALLS:
+                given = {word.arg for word in node.keywords}
+                assert len(node.args) > TEXT_CALLS[node.func.attr] or "encoding" in given, f"{path}:{node.lineno}"

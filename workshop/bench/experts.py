@@ -144,7 +144,7 @@ def _of_process(peer: Any, batch: int, args: argparse.Namespace) -> float:
 def _seconds_of(process: int) -> float:
     """Of all its threads."""
     threads = Path(f"/proc/{process}/task").glob("*/schedstat")
-    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+    return sum(int(thread.read_text("utf-8").split()[0]) for thread in threads) / 1e9
 
 
 def _count(eager: LLMEngine, batch: int, args: argparse.Namespace) -> float:

@@ -150,9 +150,9 @@ def main() -> None:
     args = parser.parse_args()
     with bench_model(None, args.shape) as model:
         rows = measure(model, args)
-    args.json.write_text(json.dumps({"rows": rows}))  # also if what follows fails
+    args.json.write_text(json.dumps({"rows": rows}), "utf-8")  # also if what follows fails
     rows.append(two_ranks(args.device))
-    args.json.write_text(json.dumps({"rows": rows}))
+    args.json.write_text(json.dumps({"rows": rows}), "utf-8")
     print(*rows, sep="\n")
 
 

@@ -63,7 +63,7 @@ def machine(device: str) -> dict[str, Any]:
 
 def since_process_began() -> float:
     """Seconds; Linux counts a process's beginning in hundredths of a second from the machine's."""
-    began = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    began = float(Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began / 100
 
 

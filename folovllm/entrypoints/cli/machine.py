@@ -78,4 +78,4 @@ def cpu_features() -> list[str]:
 
 def _cpuinfo() -> list[str]:
     path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.is_file() else []
+    return path.read_text("utf-8").splitlines() if path.is_file() else []

@@ -51,12 +51,12 @@ def run_command(make_parser: Callable[[], Parser], argv: Sequence[str] | None) -
 def _prepare_streams() -> bool:
     """Make the standard streams take and give any text. False if there is no stdout to print to."""
     if sys.stderr is None:  # closed, `2>&-`: print() would fall back to stdout
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # it stays open
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # it stays open
     if sys.stdout is None:
         print("error: stdout is closed: there is nowhere to print to", file=sys.stderr)
         return False
     if sys.stdin is None:  # closed, `<&-`: it reads as empty
-        sys.stdin = open(os.devnull)  # noqa: SIM115  it stays open
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  it stays open
     # A terminal that cannot show 汉字 shows "?" and no traceback. Bytes that are no UTF-8 are refused where
     # they are used.
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("out", metavar="OUT", type=Path, help="the folder to write: a new one, or an empty one")
     parser.add_argument("--method", metavar="NAME", default="gptq", help="rtn (round to nearest), gptq or awq")
     parser.add_argument("--bits", metavar="N", type=int, help="of a weight, 4 or 8 (default: 4; with --w8a8, 8)")
-    text = "columns that share a scale; -1: a whole row (default: 128; with --w8a8, -1)"
+    text = "columns that share a scale; -1: a whole row (default: 128, or half as many until they fit; with --w8a8, -1)"
     parser.add_argument("--group-size", metavar="N", type=int, help=text)
     text = "codes as far below zero as above it, and no zero points"
     parser.add_argument("--symmetric", action="store_true", help=text)
@@ -62,11 +62,14 @@ def run(args: argparse.Namespace) -> int:
     if not notes.is_terminal:  # where no bar shows it
         notes.print(f"quantizing {args.model} …", markup=False)
     with Progress(*columns, console=notes, transient=True) as progress:
-        task = progress.add_task("layers", total=None)
-        report = quantize(
-            args.model, args.out, recipe, args.calibration,
-            lambda done, total: progress.update(task, completed=done, total=total),
-        )  # fmt: skip
+        task = progress.add_task("reading", total=None)
+
+        def on_layer(done: int, total: int) -> None:
+            progress.update(task, description="layers", completed=done, total=total)
+            if not notes.is_terminal:
+                notes.print(f"layer {done} of {total}")
+
+        report = quantize(args.model, args.out, recipe, args.calibration, on_layer)
     if args.json:
         print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
     else:
@@ -101,12 +104,9 @@ def show(report: Report) -> None:
     console.print()
     groups = "rows" if report.group_size == -1 else f"groups of {report.group_size}"
     how = [f"{report.bits} bits", groups, "symmetric" if report.symmetric else "asymmetric", report.method]
-    if report.activation_bits is not None:
-        how.append(f"activations in {report.activation_bits} bits")
-    if report.head_bits is not None:
-        how.append(f"the head in {report.head_bits} bits")
-    if report.smoothquant is not None:
-        how.append(f"smoothquant {report.smoothquant}")
+    ways = {"activations in {} bits": report.activation_bits, "the head in {} bits": report.head_bits}
+    ways["smoothquant {}"] = report.smoothquant
+    how += [text.format(value) for text, value in ways.items() if value is not None]
     tokens = f"{report.calibration_tokens:,} tokens to calibrate, {report.held_out_tokens:,} held out"
     tokens = "no text" if report.loss_rise is None else tokens
     console.print(f"{report.out}: {', '.join(how)}; {tokens}; {report.seconds} s", markup=False, soft_wrap=True)

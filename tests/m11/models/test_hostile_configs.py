@@ -94,3 +94,13 @@ def test_a_window_of_layers_that_have_none_is_refused(impl, tmp_path):
 def test_a_number_of_layers_by_another_name_is_counted_too(tmp_path):
     with pytest.raises(ModelLoadError, match="num_hidden_layers must be at most 1000, got 1000000000"):
         spec_of(write(tmp_path, "gpt2", n_layer=10**9), "auto")
+
+
+def test_a_flag_is_no_size_though_its_name_ends_like_one(tmp_path):
+    """LFM2's block_auto_adjust_ff_dim. A size that is a flag is refused all the same."""
+    folder = write(tmp_path, "gpt2", block_auto_adjust_ff_dim=True)
+    assert spec_of(folder, "auto").vocab_size == 256
+    with pytest.raises(ModelLoadError, match=r"n_embd|hidden_size must be an integer, got True \(bool\)"):
+        spec_of(write(tmp_path, "gpt2", n_embd=True), "auto")
+    with pytest.raises(ModelLoadError, match="block_ff_dim must be non-negative, got -1"):
+        spec_of(write(tmp_path, "gpt2", block_ff_dim=-1), "auto")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaModel
 
 from folovllm import ModelLoadError
 from folovllm.attention.backend import AttentionExtras
@@ -22,6 +24,7 @@ from tests.m11.models.tiny_types import (
 )
 
 PROMPTS = make_prompts()
+ATTEND = LlamaAttention.forward
 IN_MAKE_TEST = 6
 # Which of their types shows it -> the part of attention that is left out.
 NEEDED = [("gemma2", "logits_soft_cap"), ("gemma3_text", "sliding_window"), ("gpt_oss", "sinks")]
@@ -60,6 +63,35 @@ def test_tokens_and_logprobs_are_generates(model_type, models):
     assert run.hits > 0
     assert run.tokens == [[generate(model, prompt) for prompt in PROMPTS]] * 2
     assert worst_logprob(model, run) < 1e-5
+
+
+def ask_twice(self, hidden_states, *args, **options):
+    return ATTEND(self, ATTEND(self, hidden_states, *args, **options)[0], *args, **options)
+
+
+@pytest.mark.parametrize("model_type", ["diffllama", "llama"])
+def test_a_module_that_asks_twice_has_a_cache_for_each_time(model_type, models, monkeypatch):
+    """DiffLlama's layers do, and models that run through their layers again. generate() has no cache for the latter."""
+    if model_type == "llama":
+        monkeypatch.setattr(LlamaAttention, "forward", ask_twice)
+    model, folder = models(model_type)
+    monkeypatch.setattr(model.generation_config, "use_cache", False)
+    assert run_engine(folder, PROMPTS).tokens == [[generate(model, prompt) for prompt in PROMPTS]] * 2
+    assert len(transformers_spec(model.config, MAX_MODEL_LEN).layers) == 2 * model.config.num_hidden_layers
+
+
+@pytest.mark.parametrize("shared", [[0, 0, 0], [0, 0, 1]])
+def test_layers_that_share_a_block_are_refused(shared, monkeypatch):
+    init = LlamaModel.__init__
+
+    def share(self, config):
+        init(self, config)
+        self.layers = torch.nn.ModuleList(self.layers[number] for number in shared)
+
+    monkeypatch.setattr(LlamaModel, "__init__", share)
+    why = "of its 3 layers ask for attention: the others have some of their own, or none, or share a module"
+    with pytest.raises(ModelLoadError, match=f"{len(set(shared))} {why}"):
+        transformers_spec(config_of("llama"), MAX_MODEL_LEN)
 
 
 @pytest.mark.parametrize(("model_type", "name"), NEEDED)
@@ -102,8 +134,6 @@ def test_layers_of_another_kind_are_refused():
 
 
 def test_a_model_that_sees_later_tokens_is_refused(monkeypatch):
-    from transformers.models.llama.modeling_llama import LlamaAttention
-
     init = LlamaAttention.__init__
 
     def both_ways(self, *args, **kwargs):

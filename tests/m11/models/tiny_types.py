@@ -37,6 +37,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "phi3": {**LLAMA, "sliding_window": 20},
     "qwen3_moe": {**HEADS, **EXPERTS},
     "stablelm": LLAMA,
+    "diffllama": LLAMA,
     "deepseek_v3": {
         **BASE, "intermediate_size": 96, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
         "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4, "q_lora_rank": 24,

@@ -133,8 +133,8 @@ def compiled(compiler: str, target: tuple[str, ...] = NATIVE) -> Path:
         subprocess.CalledProcessError: the compiler fails; stderr has its words.
     """
     sources = sorted(SOURCES.iterdir())
-    about = [_run(compiler, "--version"), *FLAGS, *target, *sorted(_cpu_features())]
-    digest = hashlib.sha256("|".join([*about, *(source.read_text() for source in sources)]).encode()).hexdigest()
+    about = [_run(compiler, "--version", LC_ALL="C"), *FLAGS, *target, *sorted(_cpu_features())]
+    digest = hashlib.sha256("|".join([*about, *(source.read_text("utf-8") for source in sources)]).encode()).hexdigest()
     units = [source for source in sources if source.suffix == ".cpp"]
     return cached_library(
         f"kernels-{digest[:16]}",
@@ -165,7 +165,7 @@ def _run(*command: str, **environment: str) -> str:
 @cache
 def _cpu_features() -> frozenset[str]:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return frozenset()
     flags = next((line for line in lines if line.startswith("flags")), "")

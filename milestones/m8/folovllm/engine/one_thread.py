@@ -49,5 +49,5 @@ def torchs_own_numbers() -> frozenset[int]:
     """By its build, torch takes a thread for each CPU, or for each core where two CPUs are one core."""
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     files = [Path(_TOPOLOGY.format(cpu)) for cpu in cpus]
-    cores = {file.read_text() for file in files if file.exists()}
+    cores = {file.read_text("utf-8") for file in files if file.exists()}
     return frozenset({len(cpus), len(cores) or len(cpus)})

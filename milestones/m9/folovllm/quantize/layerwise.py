@@ -71,7 +71,7 @@ def quantize(
     if calibration is None and recipe.needs_text:
         must = f"be a text file where the model is not {EMBEDDED_MODEL!r}"
         raise wrong("calibration", must, None, "give some hundred kilobytes of what the model will be asked")
-    recipe.check_fits(decoder_spec(hf_config))
+    recipe = recipe.fitted(decoder_spec(hf_config))
     length = min(WINDOW, resolve_max_model_len(hf_config, None))
     windows = [] if calibration is None else make_windows(calibration, load_tokenizer(config), length)
     run = LayerwiseQuantizer(model, hf_config, recipe, windows, length, ShardWriter(new_folder(out)))
@@ -86,26 +86,16 @@ def quantize(
     copy_rest(run.checkpoint.folder, out, changes)
     scheme = recipe.scheme
     return Report(
-        model=model,
-        out=str(out),
-        method=recipe.method,
-        bits=scheme.bits,
-        group_size=scheme.group_size,
-        symmetric=scheme.symmetric,
-        activation_bits=scheme.activation_bits,
+        model=model, out=str(out), method=recipe.method, bits=scheme.bits, group_size=scheme.group_size,
+        symmetric=scheme.symmetric, activation_bits=scheme.activation_bits, smoothquant=recipe.smoothquant,
         head_bits=None if scheme.head is None else scheme.head.bits,
-        smoothquant=recipe.smoothquant,
         calibration_tokens=sum(len(batch.ids) for batch in run.calibration),
         held_out_tokens=sum(len(batch.ids) for batch in run.held_out),
-        linear_bytes_before=run.linear_bytes[0],
-        linear_bytes_after=run.linear_bytes[1],
-        bytes_before=weight_bytes(run.checkpoint.folder),
-        bytes_after=weight_bytes(out),
-        loss_before=losses[0],
-        loss_after=losses[1],
-        seconds=round(time.monotonic() - started, 1),
+        linear_bytes_before=run.linear_bytes[0], linear_bytes_after=run.linear_bytes[1],
+        bytes_before=weight_bytes(run.checkpoint.folder), bytes_after=weight_bytes(out),
+        loss_before=losses[0], loss_after=losses[1], seconds=round(time.monotonic() - started, 1),
         errors=sorted(run.errors, key=lambda each: -each.error),
-    )
+    )  # fmt: skip
 
 
 class LayerwiseQuantizer:

@@ -22,6 +22,7 @@ class Recipe:
     scheme: QuantScheme
     smoothquant: float | None = None
     """How much of a channel's size moves from the activations into the weights: 0 none, 1 all. None: not done."""
+    any_groups: bool = False  # of which size, was not said: fitted() does
 
     @classmethod
     def from_options(
@@ -35,7 +36,7 @@ class Recipe:
         smoothquant: float | None = None,
         head: bool = False,
     ) -> Recipe:
-        """bits None: 4, and 8 with w8a8. group_size None: 128, and a whole row with w8a8. head: 8 bits for it, too, in
+        """bits None: 4, and 8 with w8a8. group_size None: see fitted(); a row with w8a8. head: 8 bits for it, too, in
         groups of that size, each weight to its nearest code.
 
         Raises:
@@ -52,7 +53,7 @@ class Recipe:
             if smoothquant is not None:
                 raise wrong("smoothquant", "be left out without w8a8: it is for activations", smoothquant)
             scheme = QuantScheme("pack-quantized", bits or 4, group_size or 128, symmetric)
-            return cls(method, _and_head(scheme, head))
+            return cls(method, _and_head(scheme, head), any_groups=group_size is None)
         if method == "awq":
             raise wrong("method", "be rtn or gptq with w8a8", method, "smoothquant scales channels there")
         if bits not in (None, 8):
@@ -68,15 +69,18 @@ class Recipe:
         """Round to nearest asks for none."""
         return self.method != "rtn" or self.smoothquant is not None
 
-    def check_fits(self, spec: DecoderSpec) -> None:
-        """Raises ValueError: the inputs of a layer do not come out even in groups."""
+    def fitted(self, spec: DecoderSpec) -> Recipe:
+        """Where group_size was not given, 128 is halved until it divides the inputs of each layer; below 8, it is -1.
+        Raises ValueError: the inputs of a layer do not come out even in groups."""
         size = self.scheme.group_size
         inputs = sorted({spec.hidden_size, spec.num_heads * spec.head_size, spec.intermediate_size})
-        if size != -1 and any(each % size for each in inputs):
-            fitting = [each for each in (256, 128, 64, 32, 16, 8) if not any(width % each for width in inputs)]
-            ways = " or ".join(map(str, [*fitting[:3], -1]))
-            of = ", ".join(map(str, inputs))
-            raise wrong("group_size", f"divide the inputs of each layer ({of})", size, f"{ways} would do")
+        if size == -1 or not any(each % size for each in inputs):
+            return self
+        fitting = [*(each for each in (128, 64, 32, 16, 8) if not any(width % each for width in inputs)), -1]
+        if self.any_groups:
+            return replace(self, scheme=_and_head(replace(self.scheme, group_size=fitting[0]), bool(self.scheme.head)))
+        of, ways = ", ".join(map(str, inputs)), " or ".join(map(str, fitting))
+        raise wrong("group_size", f"divide the inputs of each layer ({of})", size, f"{ways} would do")
 
 
 def _and_head(scheme: QuantScheme, head: bool) -> QuantScheme:
