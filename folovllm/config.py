@@ -58,6 +58,7 @@ class ModelConfig:
     sides of each product, "w4a8" to 4 and 8, "fp8" to e4m3 numbers of 8 bits, on a GPU. `quantize_head` rounds the last
     matrix, too, which makes the logits, to 8 bits. What a checkpoint that is quantised already says of itself is read
     from its config.json; "gptq", "awq" and "compressed-tensors" ask for a checkpoint of that kind and no other.
+    `hf_overrides` are fields of that file that hold instead of what it says.
     """
 
     model: str
@@ -77,6 +78,7 @@ class ModelConfig:
     batch_invariant: bool = False
     quantization: Literal["w4a16", "w4a8", "w8a8", "fp8", "gptq", "awq", "compressed-tensors"] | None = None
     quantize_head: bool = False
+    hf_overrides: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.model = _path_or_name("model", self.model)
@@ -102,6 +104,8 @@ class ModelConfig:
             check_str("attention_backend", self.attention_backend)
         for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager", "batch_invariant", "quantize_head"):
             check_bool(name, getattr(self, name))
+        if not isinstance(self.hf_overrides, dict | None):
+            raise wrong("hf_overrides", "be a dict of fields of config.json", self.hf_overrides)
         check_int("max_logprobs", self.max_logprobs, -1, way_out="-1 allows any number")
         if self.quantization is not None:
             check_choice(
