@@ -10,14 +10,19 @@ vLLM: __init__.py
 from __future__ import annotations
 
 import ast
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from folovllm.vllm_names import MODULES
+
 __version__ = "0.2.0"
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_HOME = {name.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}
+_IMPORTS = [node for node in _STUB.body if isinstance(node, ast.ImportFrom)]
+_HOME = {str(name.asname): (str(node.module), name.name) for node in _IMPORTS for name in node.names}
+sys.modules.update(MODULES)
 
 __all__ = ["__version__", *_HOME]
 
@@ -25,7 +30,8 @@ __all__ = ["__version__", *_HOME]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'folovllm' has no attribute {name!r}")
-    value = getattr(import_module(str(_HOME[name])), name)
+    module, name_there = _HOME[name]
+    value = getattr(import_module(module), name_there)
     globals()[name] = value  # the next look-up does not come through here
     return value
 

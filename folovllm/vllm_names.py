@@ -31,6 +31,7 @@ WITHOUT_EFFECT = {
     **dict.fromkeys(("max_log_len", "enable_log_deltas"), _NOT_LOGGED),
     **dict.fromkeys(("limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb"), _NO_IMAGES),
     **dict.fromkeys(("language_model_only", "skip_mm_profiling", "disable_chunked_mm_input"), _NO_IMAGES),
+    "served_model_name": "`serve --served-model-name` gives the model a name",
     "guided_decoding_backend": "forms have one backend",
     "disable_custom_all_reduce": "ranks have one way to add up",
     "disable_cascade_attn": "there is no cascade attention",
@@ -46,7 +47,9 @@ _SO_ANYWAY: dict[str, tuple[object, ...]] = {
     "api_server_count": (1,),
     "chat_template_content_format": ("auto", "string"),
     **dict.fromkeys(("enable_prompt_tokens_details", "enable_server_load_tracking", "enable_offline_docs"), (True,)),
-    **dict.fromkeys(("enable_tokenizer_info_endpoint", "enable_auto_tool_choice", "exclude_tools_when_tool_choice_none"), (True,)),
+    **dict.fromkeys(
+        ("enable_tokenizer_info_endpoint", "enable_auto_tool_choice", "exclude_tools_when_tool_choice_none"), (True,)
+    ),
     "fingerprint_mode": ("none",),
     "shutdown_timeout": (),
     "scheduler_reserve_full_isl": (),
@@ -71,13 +74,13 @@ _INSTEAD = {
     r"^(encode|embed|classify|score|pool)|pooler|pooling|^convert|^runner|^task": "models generate text alone",
     r"pipeline|context_parallel|^dcp|^cp_": "tensor_parallel_size cuts a model over ranks",
     r"expert|eplb|all2all|^moe_|dbo|ubatch|_ep$|_ep_": "tensor_parallel_size cuts experts, too",
-    r"data_parallel|^dp_|nnodes|node_rank|master_|api_server|headless|grpc": "`serve --replicas N` runs several engines",
+    r"data_parallel|^dp_|nnodes|node_rank|master_|api_server|headless|grpc": "`serve --replicas` runs several engines",
     r"kv_transfer|kv_event|kv_offload|kv_hints|offload|^ec_|release_kv": "weights and cache stay with one engine",
     r"log_requests|log_outputs|access_log": "`serve --uvicorn-log-level info` writes a line for each request",
     r"logging_config|^log_": "FOLOVLLM_LOG_LEVEL sets the level",
     r"otlp|trace|profile|nvtx|_metrics|iteration_details": "`--trace FILE` records steps, /metrics has counters",
     r"logits_processors": "register_logits_processor(name) takes a class, and SamplingParams(extra_args) asks for it",
-    r"plugin|_cls$|class_overrides|^middleware": "no code is loaded by an option: write a program around LLM or AsyncLLM",
+    r"plugin|_cls$|class_overrides|^middleware": "no option loads code: write a program around LLM or AsyncLLM",
     r"^ssl_|ssl_refresh|^h11_": "put a proxy in front",
     r"^rope_": "hf_overrides changes a model's config.json",
     r"code_revision|tokenizer_revision": "revision is that of all files",
@@ -126,10 +129,10 @@ def arguments() -> dict[str, dict[str, Any]]:
 
 def is_option(word: str) -> bool:
     """Whether a command of vLLM's has such an option: --kv-transfer-config, --no-enable-lora, -pp."""
-    name = re.sub("^--(no-)?", "", word).replace("_", "-")
-    if not word.startswith("--"):
-        return any(word in how.get("spellings", ()) for how in arguments().values())
-    return name.replace("-", "_") in arguments() or name in names()["options of other commands"]
+    known = {name.replace("_", "-") for name in arguments()} | {*names()["options of other commands"]}
+    if word.startswith("--"):
+        return bool({word[2:], word[2:].removeprefix("no-")} & known)
+    return any(word in how.get("spellings", ()) for how in arguments().values())
 
 
 def instead(name: str) -> str:
@@ -145,7 +148,9 @@ def check_argument(name: str, value: object) -> str:
     if name in WITHOUT_EFFECT and value is not None:
         return WITHOUT_EFFECT[name]
     so = _SO_ANYWAY.get(name, (arguments()[name].get("default"),))
-    if value is not None and not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in so):
+    if value is not None and not any(
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in so
+    ):
         must = " or ".join(repr(each) for each in so if each is not None) or "left out"
         raise wrong(name, f"be {must}", value, f"{HAS_NOT}: {instead(name)}")
     return ""
@@ -154,16 +159,16 @@ def check_argument(name: str, value: object) -> str:
 def unknown_keyword(section: str, name: str) -> str:
     """What to say of a keyword that is none here; "" where vLLM does not know it either."""
     known = names()[section]
-    return f"{name!r} is none here: {HAS_NOT}; {instead(name)}" if name in known or name in _EARLIER else ""
+    return f"unknown keyword {name!r}: {HAS_NOT}; {instead(name)}" if name in known or name in _EARLIER else ""
 
 
 def check_keywords(owner: str, method: str, given: dict[str, Any]) -> None:
-    """Raises TypeError: a keyword of vLLM's that this method does not have, or one that neither has."""
+    """Raises ValueError: a keyword that vLLM's method has and this one has not. TypeError: one that neither has."""
     for name, value in given.items():
         if name not in names()["methods"][owner].get(method, ()):
             raise TypeError(f"{owner}.{method}() got an unknown keyword {name!r}")
-        if value is not None:
-            raise TypeError(f"{name} must be None in {owner}.{method}(): {HAS_NOT}; {instead(name)}")
+        if value is not None and value is not False:
+            raise wrong(name, "be None", value, f"{HAS_NOT}: {instead(name)}")
 
 
 class KnowsVLLM:

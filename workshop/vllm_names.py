@@ -119,9 +119,10 @@ def names_in(folder: Path, version: str) -> dict[str, Any]:
             known = engine.get(name) or server.setdefault(name, {"kind": kind})
             if spellings := [flag for flag in flags if flag[2:].replace("-", "_") != name]:
                 known["spellings"] = spellings
-    other = {path for each in OTHER for path in ((folder / each).rglob("*.py") if "." not in each else [folder / each])}
-    flags = {flag[2:] for path in sorted(other) for flags, _ in options_in(path) for flag in flags if flag[:2] == "--"}
-    known = {name.replace("_", "-") for name in (*engine, *server)}
+    places = [folder / each for each in OTHER]
+    paths = sorted(path for place in places for path in (place.rglob("*.py") if place.is_dir() else [place]))
+    elsewhere = {flag[2:] for path in paths for flags, _ in options_in(path) for flag in flags if flag[:2] == "--"}
+    here = {name.replace("_", "-") for name in (*engine, *server)}
     sampling = classes_in([folder / "sampling_params.py"])
     mixins = list(classes_in([folder / path for path in MIXINS if (folder / path).is_file()]).values())
     methods = {}
@@ -132,7 +133,7 @@ def names_in(folder: Path, version: str) -> dict[str, Any]:
         "version": version,
         "engine": dict(sorted(engine.items())),
         "server": dict(sorted((name, entry) for name, entry in server.items() if name not in engine)),
-        "options of other commands": sorted({flag.replace("_", "-") for flag in flags} - known),
+        "options of other commands": sorted({flag.replace("_", "-") for flag in elsewhere} - here),
         "SamplingParams": dict(sorted(entries(sampling["SamplingParams"], configs).items())),
         "methods": methods,
     }

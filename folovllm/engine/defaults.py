@@ -32,8 +32,7 @@ def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:
     options = {**DEFAULTS, **engine_options(kwargs)}
     config = EngineConfig.from_kwargs(model=model, **options)  # a wrong value is refused before a hub is asked
     folder = hub_folder(config.model_config.model, **where)
-    tokenizer = folder if options.get("tokenizer") is None else config.model_config.tokenizer
-    config.model_config = replace(config.model_config, model=folder, tokenizer=tokenizer)
+    config.model_config = replace(config.model_config, model=folder)
     return config
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from itertools import count
 from typing import Any
 
@@ -27,6 +27,7 @@ from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
+from folovllm.vllm_names import KnowsVLLM, check_keywords
 
 
 class OutputCollector:
@@ -62,7 +63,19 @@ class OutputCollector:
         return self._newest if self._decoder is None else self._decoder.output()
 
 
-class EngineClient(ABC):
+class Done(Awaitable[bool]):
+    """What has been done already, for those who await it: True. `wait`, where there is more to wait for."""
+
+    def __init__(self, wait: Callable[[], Awaitable[object]] | None = None) -> None:
+        self._wait = wait
+
+    def __await__(self) -> Generator[Any, None, bool]:
+        if self._wait is not None:
+            yield from self._wait().__await__()
+        return True
+
+
+class EngineClient(KnowsVLLM, ABC):
     """It serves one event loop. `engine`: an LLMEngine, or what is known here of one elsewhere."""
 
     def __init__(self, engine: Any) -> None:
@@ -108,7 +121,7 @@ class EngineClient(ABC):
         self._send(EngineCoreRequestType.RESET_PREFIX_CACHE)
 
     @abstractmethod
-    async def shutdown(self) -> None:
+    def shutdown(self) -> Awaitable[object]:
         """Abort what is unfinished, and end. The consumers get a RuntimeError."""
 
     async def generate(
@@ -119,6 +132,7 @@ class EngineClient(ABC):
         *,
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
+        **vllms: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they grow; each holds everything so far, the last one is `finished`.
 
@@ -135,6 +149,7 @@ class EngineClient(ABC):
             Exception: what ended this request, such as an error in a logits processor: other requests go on.
                 Or what ended the engine.
         """
+        check_keywords("AsyncLLM", "generate", vllms)
         kind = output_kind or getattr(sampling_params, "output_kind", RequestOutputKind.CUMULATIVE)
         if kind is RequestOutputKind.DELTA:
             check_can_stream(sampling_params)
@@ -175,13 +190,14 @@ class EngineClient(ABC):
             await asyncio.to_thread(processor.grammars.compile, params.structured_outputs)
         return next(processor.check([prompt], params))
 
-    def abort(self, request_id: str) -> None:
-        """Drop a request; its generate() ends. An unknown or finished one is no error."""
+    def abort(self, request_id: str) -> Done:
+        """Drop a request; its generate() ends. An unknown or finished one is no error. It may be awaited, as vLLM's."""
         check_str("request_id", request_id)
         number = self._numbers.get(request_id, -1)
         if (collector := self._collectors.get(number)) is not None and not collector.is_over:
             collector.put(_Aborted())
             self._send(EngineCoreRequestType.ABORT, number, request_id)
+        return Done()
 
     def receive(self, message: EngineCoreOutputs | Exception) -> None:
         """What a step made, or the error that ended the engine."""

@@ -27,6 +27,7 @@ from folovllm.serving.reasoning import check_name
 from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
 from folovllm.utils.logging import init_logger
 from folovllm.utils.named_files import read_file
+from folovllm.vllm_names import arguments
 
 LEVELS = typing.get_args(LogLevel)
 
@@ -48,7 +49,7 @@ def add_parser(commands: Any) -> None:
     _add_server_arguments(parser)
     _add_replica_arguments(parser)
     add_engine_arguments(parser)
-    add_vllm_arguments(parser)
+    add_vllm_arguments(parser, arguments())
     parser.set_defaults(run=run)
 
 
@@ -65,12 +66,14 @@ def _add_server_arguments(parser: argparse.ArgumentParser) -> None:
         how: dict[str, Any] = {"dest": each.name, "default": default, "help": said[each.name]}
         if hint is bool:
             no = "--no-" + options[0][2:]
-            parser.add_argument(no, dest=each.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+            parser.add_argument(
+                no, dest=each.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
             how["action"] = "store_true"
         elif typing.get_origin(hint) is typing.Literal:
             how["choices"] = typing.get_args(hint)
         elif each.name not in _HOW:
-            is_json = dict in map(typing.get_origin, typing.get_args(hint))
+            is_json = "dict" in str(hint)
             how |= {"type": json_object, "metavar": "JSON"} if is_json else {"metavar": "VALUE"}
         parser.add_argument(*options, **{**how, **_HOW.get(each.name, {})})
 

@@ -35,7 +35,7 @@ HELP = {
     "enforce_eager": "no CUDA graphs; on a CPU, layer by layer",
     "max_logprobs": "most log-probabilities that a request may ask for at each token; -1: any number",
     "batch_invariant": "the same bits, whatever else is in the batch; slower",
-    "hf_overrides": """fields of config.json that are other than it says, as JSON: '{"rope_theta": 1e6}' (default: none)""",
+    "hf_overrides": """fields that are other than config.json says, as JSON: '{"rope_theta": 1e6}' (default: none)""",
     "quantization": "w4a16, w4a8, w8a8 or fp8: round a checkpoint's weights (default: as its config.json says)",
     "quantize_head": "beside --quantization w4a16 and the like: the head's weights in 8 bits, too",
     "block_size": "tokens in a block of the KV cache",
@@ -111,7 +111,9 @@ class Parser(argparse.ArgumentParser):
             known = [option for action in chosen._actions for option in action.option_strings]
             word = unknown[0].partition("=")[0]
             if is_option(word):
-                chosen.error(f"{word} must be left out of {chosen.prog}: {HAS_NOT}; {instead(word[2:].replace('-', '_'))}")
+                chosen.error(
+                    f"{word} must be left out of {chosen.prog}: {HAS_NOT}; {instead(word[2:].replace('-', '_'))}"
+                )
             hint = did_you_mean(word, known)
             chosen.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         return args
@@ -120,7 +122,11 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            hint = f"{HAS_NOT}: {COMMANDS[value]}" if value in COMMANDS and isinstance(action, argparse._SubParsersAction) else ""
+            hint = (
+                f"{HAS_NOT}: {COMMANDS[value]}"
+                if value in COMMANDS and isinstance(action, argparse._SubParsersAction)
+                else ""
+            )
             if hint := hint or did_you_mean(str(value), map(str, action.choices or ())):
                 error.message += f"; {hint}"
             raise

@@ -19,7 +19,6 @@ from typing import Any
 
 from folovllm.utils.checks import describe, did_you_mean
 from folovllm.utils.named_files import read_file, wrong_file
-from folovllm.vllm_names import arguments
 
 _POWERS = "kmgt"
 
@@ -58,17 +57,17 @@ def plain_words(typed: Iterable[str]) -> list[str]:
     for word in left:
         name, equals, value = word.partition("=")
         if level := re.fullmatch(r"-O=?(\d?)", word):
-            plain += ["--optimization-level", *level.groups(None)][: 2 if level[1] else 1]
+            plain += ["--optimization-level", level[1]] if level[1] else ["--optimization-level"]
         elif re.fullmatch(r"--?[A-Za-z][\w-]*\.[\w.-]+\+?", name):
             option, *keys = name.removesuffix("+").split(".")
             text = value if equals else next(left, "")
             _put(objects.setdefault(_dashes(option), {}), keys, text.split(",") if name[-1] == "+" else _plain(text))
         else:
             plain.append(_dashes(name) + equals + value)
-    for option, keys in objects.items():
+    for option, space in objects.items():
         if any(word.partition("=")[0] == option for word in plain):
             raise ValueError(f"{option} must be given as JSON or key by key, got both")
-        plain.append(f"{option}={json.dumps(keys)}" if option[:2] == "--" else f"{option}{json.dumps(keys)}")
+        plain += [option, json.dumps(space)]
     return plain + words[end:]
 
 
@@ -146,13 +145,13 @@ class OneModel(argparse.Action):
         namespace.model = value
 
 
-def add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every argument of `vllm serve` that is none of ours: vllm_names.py says what becomes of it."""
+def add_vllm_arguments(parser: argparse.ArgumentParser, known: dict[str, dict[str, Any]]) -> None:
+    """Every argument of vLLM's that is none of ours: vllm_names.py says what becomes of it."""
     text = "taken where nothing is different here, and one line says so; else refused by name, with what to do instead"
     group = parser.add_argument_group("all other options of vllm serve", text)
     added = []
-    for name, how in arguments().items():
-        option, *others = ["--" + name.replace("_", "-"), *how.get("spellings", ())]
+    for name, how in known.items():
+        option, others = "--" + name.replace("_", "-"), how.get("spellings", [])
         if ours := parser._option_string_actions.get(option):
             parser._option_string_actions.update((other, ours) for other in others)
             continue

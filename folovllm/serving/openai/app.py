@@ -223,9 +223,9 @@ def _add_operations(app: FastAPI, serving: ServingEngine) -> None:
         }
 
     @app.post("/reset_prefix_cache")
-    async def reset_prefix_cache() -> dict[str, Any]:
+    async def reset_prefix_cache() -> dict[str, bool]:
         await serving.llm.reset_prefix_caches()
-        return {}
+        return {"success": True}
 
 
 def _add_page(app: FastAPI, serving: ServingEngine) -> None:

@@ -34,7 +34,7 @@ class ServerOptions:
     max_queue: waiting requests; beyond: 429; also --max-num-queued-reqs
     limits: how much a body may hold, such as stop=128; may be given again (default: the notes' table)
     salt_by_key: each key finds only the prompts that were cached for it
-    generation_config: sampling defaults: auto: the checkpoint's generation_config.json, vllm: none, or a folder that has one
+    generation_config: sampling defaults; auto: the checkpoint's generation_config.json; vllm: none; or a folder
     override_generation_config: sampling defaults that count more, as JSON: '{"temperature": 0.5}' (default: none)
     tool_call_parser: how the model writes calls of tools: NAMES (default: by its chat template)
     reasoning_parser: how the model marks its thoughts: REASONING (default: by its chat template)
