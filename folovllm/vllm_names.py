@@ -79,7 +79,7 @@ _INSTEAD = {
     r"log_requests|log_outputs|access_log": "`serve --uvicorn-log-level info` writes a line for each request",
     r"logging_config|^log_": "FOLOVLLM_LOG_LEVEL sets the level",
     r"otlp|trace|profile|nvtx|_metrics|iteration_details": "`--trace FILE` records steps, /metrics has counters",
-    r"logits_processors": "register_logits_processor(name) takes a class, and SamplingParams(extra_args) asks for it",
+    r"logits_processor": "register_logits_processor(name) takes a class, and SamplingParams(extra_args) asks for it",
     r"plugin|_cls$|class_overrides|^middleware": "no option loads code: write a program around LLM or AsyncLLM",
     r"^ssl_|ssl_refresh|^h11_": "put a proxy in front",
     r"^rope_": "hf_overrides changes a model's config.json",
@@ -132,7 +132,13 @@ def is_option(word: str) -> bool:
     known = {name.replace("_", "-") for name in arguments()} | {*names()["options of other commands"]}
     if word.startswith("--"):
         return bool({word[2:], word[2:].removeprefix("no-")} & known)
-    return any(word in how.get("spellings", ()) for how in arguments().values())
+    return long_option(word) != word
+
+
+def long_option(word: str) -> str:
+    """--pipeline-parallel-size for -pp; another word stays."""
+    spelled = (name for name, how in arguments().items() if word in how.get("spellings", ()))
+    return next(("--" + name.replace("_", "-") for name in spelled), word)
 
 
 def instead(name: str) -> str:

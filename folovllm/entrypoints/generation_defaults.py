@@ -5,6 +5,7 @@ vLLM: config/model.py (get_diff_sampling_param)
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from folovllm.config import ModelConfig
@@ -39,11 +40,12 @@ def load_generation_defaults(
     overrides = {theirs_of.get(name, name): value for name, value in (overrides or {}).items()}
     if unknown := [name for name in overrides if name not in _NAMES]:
         raise wrong("override_generation_config", f"have names among {', '.join(_NAMES)}", unknown[0])
+    is_folder = source not in ("auto", "vllm")
+    if is_folder and not (Path(source) / "generation_config.json").is_file():
+        raise wrong("generation_config", "be 'auto', 'vllm' or a folder with a generation_config.json", source)
     with readable_errors(model_config.model):
-        path = resolve_model_path(model_config.model, weights=False) if source in ("auto", "vllm") else source
+        path = source if is_folder else resolve_model_path(model_config.model, weights=False)
         written = None if source == "vllm" else read_settings(path, "generation_config.json")
-        if source not in ("auto", "vllm") and written is None:
-            raise wrong("generation_config", "be 'auto', 'vllm' or a folder with a generation_config.json", source)
         written = {**(written or {}), **overrides}
         found = {ours: written[theirs] for theirs, ours in _NAMES.items() if written.get(theirs) is not None}
         SamplingParams(**found)

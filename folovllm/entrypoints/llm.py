@@ -42,8 +42,8 @@ class LLM(KnowsVLLM):
         nvtx: name the parts of each step in NVIDIA's profilers; needs a GPU.
         observers: each is called with the engine before its first step, and adds to `engine.observers` what else is to
             look at it.
-        generation_config: "auto": chat() without parameters draws as the checkpoint's generation_config.json says;
-            "vllm": as SamplingParams() says; or a folder with such a file.
+        generation_config: "auto" or None: chat() without parameters draws as the checkpoint's generation_config.json
+            says; "vllm": as SamplingParams() says; or a folder with such a file.
         override_generation_config: values that count more than that file's.
         chat_template: for chat(), instead of the model's own, in Jinja.
         **kwargs: any field of ModelConfig, CacheConfig or SchedulerConfig by its name: tokenizer, dtype, device,
@@ -62,12 +62,12 @@ class LLM(KnowsVLLM):
         trace_texts: bool = True,
         nvtx: bool = False,
         observers: Sequence[Attach] = (),
-        generation_config: str = "auto",
+        generation_config: str | None = None,
         override_generation_config: dict[str, Any] | None = None,
         chat_template: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self._generation, self._chat_template = (generation_config, override_generation_config), chat_template
+        self._generation, self._chat_template = (generation_config or "auto", override_generation_config), chat_template
         # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
         kwargs["performance_mode"] = kwargs.get("performance_mode") or "throughput"
         config = config_for_llm(model, **kwargs)

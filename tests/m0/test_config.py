@@ -106,6 +106,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
 
 LATER = {
     (CacheConfig, "kv_cache_memory_bytes"),
+    (ModelConfig, "hf_overrides"),
     (ModelConfig, "model_impl"),
     (ModelConfig, "quantization"),
     (ModelConfig, "quantize_head"),

@@ -19,6 +19,7 @@ from typing import Any
 
 from folovllm.utils.checks import describe, did_you_mean
 from folovllm.utils.named_files import read_file, wrong_file
+from folovllm.vllm_names import long_option
 
 _POWERS = "kmgt"
 
@@ -61,11 +62,12 @@ def plain_words(typed: Iterable[str]) -> list[str]:
         elif re.fullmatch(r"--?[A-Za-z][\w-]*\.[\w.-]+\+?", name):
             option, *keys = name.removesuffix("+").split(".")
             text = value if equals else next(left, "")
-            _put(objects.setdefault(_dashes(option), {}), keys, text.split(",") if name[-1] == "+" else _plain(text))
+            given = text.split(",") if name[-1] == "+" else _plain(text)
+            _put(objects.setdefault(long_option(_dashes(option)), {}), keys, given)
         else:
             plain.append(_dashes(name) + equals + value)
     for option, space in objects.items():
-        if any(word.partition("=")[0] == option for word in plain):
+        if any(long_option(word.partition("=")[0]) == option for word in plain):
             raise ValueError(f"{option} must be given as JSON or key by key, got both")
         plain += [option, json.dumps(space)]
     return plain + words[end:]
