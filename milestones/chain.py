@@ -56,6 +56,7 @@ AFTER = (
     "folovllm/sample/kernels/cut.py",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
+    "folovllm/vllm_names.*",
     "folovllm/utils/machine.py",
     "folovllm/utils/named_files.py",
     "folovllm/spec_decode/draft_graphs.py",

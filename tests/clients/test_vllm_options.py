@@ -201,8 +201,8 @@ def test_no_argument_of_vllms_is_unknown(capsys: pytest.CaptureFixture[str]) -> 
                 refused.add(name)
                 assert re.match(f"{name} must be .*; vLLM has this, FoloVLLM does not: ", said)
         default = how.get("default")
-        if name in theirs and default is not None and name not in vllm_names._SO_ANYWAY:
-            assert vllm_names.check_argument(name, default) in ("", vllm_names.WITHOUT_EFFECT.get(name))
+        if name in theirs and default is not None and name not in vllm_names.names()["so_anyway"]:
+            assert vllm_names.check_argument(name, default) in ("", vllm_names.names()["without_effect"].get(name))
     assert len(refused) > 150
     assert all(vllm_names.is_option(f"--{option}") for option in vllm_names.names()["options of other commands"])
 

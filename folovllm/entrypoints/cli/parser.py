@@ -17,7 +17,7 @@ from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.vllm_options import human_readable_int, json_object, plain_words, words_of_config
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import did_you_mean
-from folovllm.vllm_names import COMMANDS, HAS_NOT, instead, is_option
+from folovllm.vllm_names import HAS_NOT, instead, is_option, names
 
 # What the names of the engine's and the sampling's options do not say. Where None is the default, what it comes to.
 HELP = {
@@ -122,12 +122,9 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            hint = (
-                f"{HAS_NOT}: {COMMANDS[value]}"
-                if value in COMMANDS and isinstance(action, argparse._SubParsersAction)
-                else ""
-            )
-            if hint := hint or did_you_mean(str(value), map(str, action.choices or ())):
+            is_theirs = isinstance(action, argparse._SubParsersAction) and value in names()["commands"]
+            hint = did_you_mean(str(value), map(str, action.choices or ()))
+            if hint := f"{HAS_NOT}: {names()['commands'][value]}" if is_theirs else hint:
                 error.message += f"; {hint}"
             raise
 

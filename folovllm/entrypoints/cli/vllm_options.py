@@ -158,8 +158,8 @@ def add_vllm_arguments(parser: argparse.ArgumentParser, known: dict[str, dict[st
             parser._option_string_actions.update((other, ours) for other in others)
             continue
         added.append(name)
-        help = _HELP.get(name, argparse.SUPPRESS)
-        group.add_argument(option, *others, dest=name, default=argparse.SUPPRESS, help=help, **_KINDS[how["kind"]])
+        hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _HELP.get(name, argparse.SUPPRESS)}
+        group.add_argument(option, *others, dest=name, **hidden, **_KINDS[how["kind"]])
     parser.set_defaults(vllm_names=added)
 
 
@@ -168,8 +168,6 @@ _HELP = {
     "download_dir": "folder that models of the hub are kept in (default: huggingface_hub's cache)",
     "hf_token": "a key for the hub; alone: the one that `hf auth login` has kept (default: huggingface_hub's)",
 }
-
-
 _KINDS: dict[str, dict[str, Any]] = {
     "switch": {"action": argparse.BooleanOptionalAction},
     "optional": {"nargs": "?", "const": True},
