@@ -59,7 +59,7 @@ class ModelConfig:
     sides of each product, "w4a8" to 4 and 8, "fp8" to e4m3 numbers of 8 bits, on a GPU. `quantize_head` rounds the last
     matrix, too, which makes the logits, to 8 bits. What a checkpoint that is quantised already says of itself is read
     from its config.json; "gptq", "awq" and "compressed-tensors" ask for a checkpoint of that kind and no other.
-    `hf_overrides` are fields of that file that hold instead of what it says.
+    `hf_overrides` hold instead of what that file says.
     """
 
     model: str
