@@ -20,8 +20,7 @@ from folovllm.vllm_names import MODULES
 __version__ = "0.2.0"
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_IMPORTS = [node for node in _STUB.body if isinstance(node, ast.ImportFrom)]
-_HOME = {str(name.asname): (str(node.module), name.name) for node in _IMPORTS for name in node.names}
+_HOME = {name.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}
 sys.modules.update(MODULES)
 
 __all__ = ["__version__", *_HOME]
@@ -30,8 +29,7 @@ __all__ = ["__version__", *_HOME]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'folovllm' has no attribute {name!r}")
-    module, name_there = _HOME[name]
-    value = getattr(import_module(module), name_there)
+    value = getattr(import_module(str(_HOME[name])), name)
     globals()[name] = value  # the next look-up does not come through here
     return value
 

@@ -6,8 +6,7 @@ from folovllm.config import ModelConfig as ModelConfig
 from folovllm.config import ParallelConfig as ParallelConfig
 from folovllm.config import SchedulerConfig as SchedulerConfig
 from folovllm.engine.async_llm import AsyncLLM as AsyncLLM
-from folovllm.engine.async_llm import AsyncLLM as AsyncLLMEngine  # noqa: F401  vLLM's other name, as the next
-from folovllm.engine.input_processor import Prompt as PromptType  # noqa: F401
+from folovllm.engine.async_llm import AsyncLLMEngine as AsyncLLMEngine
 from folovllm.engine.input_processor import TextPrompt as TextPrompt
 from folovllm.engine.input_processor import TokensPrompt as TokensPrompt
 from folovllm.engine.llm_engine import LLMEngine as LLMEngine

@@ -160,3 +160,6 @@ class AsyncLLM(EngineClient):
         if (loop := self._loop) is None:
             raise RuntimeError("no event loop is served")
         loop.call_soon_threadsafe(self.receive, message)
+
+
+AsyncLLMEngine = AsyncLLM  # vLLM's other name of it

@@ -238,11 +238,11 @@ def test_no_method_of_vllms_is_unknown(kind: type[Any]) -> None:
 def test_imports_of_vllms_examples_work_or_say_what_to_import() -> None:
     from folovllm.engine.arg_utils import AsyncEngineArgs, EngineArgs  # type: ignore[import-not-found]
     from folovllm.engine.async_llm_engine import AsyncLLMEngine  # type: ignore[import-not-found]
-    from folovllm.inputs import PromptType, TextPrompt, TokensPrompt  # type: ignore[import-not-found]
+    from folovllm.inputs import TextPrompt, TokensPrompt  # type: ignore[import-not-found]
     from folovllm.sampling_params import BeamSearchParams as Params
 
     assert (AsyncLLMEngine, Params) == (AsyncLLM, BeamSearchParams)
-    assert all((EngineArgs, AsyncEngineArgs, PromptType, TextPrompt, TokensPrompt))
+    assert all((EngineArgs, AsyncEngineArgs, TextPrompt, TokensPrompt))
     with pytest.raises(ImportError, match="LoRARequest: vLLM has this, FoloVLLM does not; there are no adapters"):
         from folovllm.lora.request import LoRARequest  # type: ignore[import-not-found]  # noqa: F401
     with pytest.raises(ImportError, match=r"BatchUpdate: .*register_logits_processor"):
