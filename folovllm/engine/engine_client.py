@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from itertools import count
 from typing import Any
 
@@ -63,16 +63,35 @@ class OutputCollector:
         return self._newest if self._decoder is None else self._decoder.output()
 
 
-class Done(Awaitable[bool]):
-    """What has been done already, for those who await it: True. `wait`, where there is more to wait for."""
+class Done(Coroutine[Any, Any, bool]):
+    """What has been done already: True for those who await it, or give it to asyncio.run(). Others need not.
+
+    wait: makes what there is more to wait for.
+    """
 
     def __init__(self, wait: Callable[[], Awaitable[object]] | None = None) -> None:
         self._wait = wait
+        self._waiting: Coroutine[Any, Any, bool] | None = None
 
-    def __await__(self) -> Generator[Any, None, bool]:
+    async def _wait_for_it(self) -> bool:
         if self._wait is not None:
-            yield from self._wait().__await__()
+            await self._wait()
         return True
+
+    def __await__(self) -> Generator[Any, Any, bool]:
+        return self._wait_for_it().__await__()
+
+    def send(self, value: Any) -> Any:
+        self._waiting = self._waiting or self._wait_for_it()
+        return self._waiting.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self._waiting = self._waiting or self._wait_for_it()
+        return self._waiting.throw(*error)
+
+    def close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.close()
 
 
 class EngineClient(KnowsVLLM, ABC):

@@ -67,6 +67,8 @@ def test_what_vllm_awaits_may_be_awaited_and_need_not(in_a_loop: bool, llm: LLM)
         client.reset_prefix_cache()
         client.abort("mine")
         client.shutdown()
+        assert client._busy._thread._shutdown
+        assert asyncio.run(client.shutdown()) is True
     assert client.is_closed
     assert client._busy._thread._shutdown
 
