@@ -10,14 +10,18 @@ vLLM: __init__.py
 from __future__ import annotations
 
 import ast
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from folovllm.vllm_names import MODULES
 
 __version__ = "0.2.0"
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _HOME = {name.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}
+sys.modules.update(MODULES)
 
 __all__ = ["__version__", *_HOME]
 

@@ -6,11 +6,11 @@ from folovllm.config import ModelConfig as ModelConfig
 from folovllm.config import ParallelConfig as ParallelConfig
 from folovllm.config import SchedulerConfig as SchedulerConfig
 from folovllm.engine.async_llm import AsyncLLM as AsyncLLM
+from folovllm.engine.async_llm import AsyncLLMEngine as AsyncLLMEngine
 from folovllm.engine.input_processor import TextPrompt as TextPrompt
 from folovllm.engine.input_processor import TokensPrompt as TokensPrompt
 from folovllm.engine.llm_engine import LLMEngine as LLMEngine
 from folovllm.engine.stats import EngineStats as EngineStats
-from folovllm.entrypoints.beam_search import BeamSearchParams as BeamSearchParams
 from folovllm.entrypoints.cli.engine_args import AsyncEngineArgs as AsyncEngineArgs
 from folovllm.entrypoints.cli.engine_args import EngineArgs as EngineArgs
 from folovllm.entrypoints.llm import LLM as LLM
@@ -34,6 +34,7 @@ from folovllm.request import SequenceData as SequenceData
 from folovllm.request import SequenceStatus as SequenceStatus
 from folovllm.sample.logits_processors import LogitsProcessor as LogitsProcessor
 from folovllm.sample.logits_processors import register_logits_processor as register_logits_processor
+from folovllm.sampling_params import BeamSearchParams as BeamSearchParams
 from folovllm.sampling_params import RequestOutputKind as RequestOutputKind
 from folovllm.sampling_params import SamplingParams as SamplingParams
 from folovllm.sampling_params import SamplingType as SamplingType

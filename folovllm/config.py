@@ -17,6 +17,8 @@ from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.checks import (
     MAX_SEED,
+    FollowingInt,
+    FollowingStr,
     check_bool,
     check_choice,
     check_float,
@@ -29,8 +31,7 @@ from folovllm.utils.checks import (
 if TYPE_CHECKING:
     import torch
 
-# The name of the small model that ships inside the package, and what `model=None` means.
-EMBEDDED_MODEL = "embedded"
+EMBEDDED_MODEL = "embedded"  # the small one that ships inside the package, and what `model=None` means
 
 # The spellings a user may give, and torch's own name for each.
 _DTYPES = {
@@ -58,6 +59,7 @@ class ModelConfig:
     sides of each product, "w4a8" to 4 and 8, "fp8" to e4m3 numbers of 8 bits, on a GPU. `quantize_head` rounds the last
     matrix, too, which makes the logits, to 8 bits. What a checkpoint that is quantised already says of itself is read
     from its config.json; "gptq", "awq" and "compressed-tensors" ask for a checkpoint of that kind and no other.
+    `hf_overrides` hold instead of what that file says.
     """
 
     model: str
@@ -77,10 +79,12 @@ class ModelConfig:
     batch_invariant: bool = False
     quantization: Literal["w4a16", "w4a8", "w8a8", "fp8", "gptq", "awq", "compressed-tensors"] | None = None
     quantize_head: bool = False
+    hf_overrides: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.model = _path_or_name("model", self.model)
-        self.tokenizer = self.model if self.tokenizer is None else _path_or_name("tokenizer", self.tokenizer)
+        follows = self.tokenizer is None or isinstance(self.tokenizer, FollowingStr)
+        self.tokenizer = FollowingStr(self.model) if follows else _path_or_name("tokenizer", self.tokenizer)
         check_choice("tokenizer_mode", self.tokenizer_mode, ("auto", "slow"))
         if not isinstance(self.dtype, str):  # a torch.dtype prints as "torch.float32"
             self.dtype = str(self.dtype).removeprefix("torch.")
@@ -102,6 +106,8 @@ class ModelConfig:
             check_str("attention_backend", self.attention_backend)
         for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager", "batch_invariant", "quantize_head"):
             check_bool(name, getattr(self, name))
+        if not isinstance(self.hf_overrides, dict | None):
+            raise wrong("hf_overrides", "be a dict of fields of config.json", self.hf_overrides)
         check_int("max_logprobs", self.max_logprobs, -1, way_out="-1 allows any number")
         if self.quantization is not None:
             check_choice(
@@ -236,7 +242,8 @@ class EngineConfig:
             self.kv_cache_groups = KVCacheGroups(block_size=self.cache_config.block_size)
         if self.speculative_config is not None:
             self.speculative_config = SpeculativeConfig.of(self.speculative_config)
-        from_model, from_scheduler = self.model_config.max_model_len, self.scheduler_config.max_model_len
+        from_model, given = self.model_config.max_model_len, self.scheduler_config.max_model_len
+        from_scheduler = None if isinstance(given, FollowingInt) else given
         if from_model is not None and from_scheduler is not None and from_model != from_scheduler:
             raise ValueError(
                 f"max_model_len must be the same in both configs, got {from_model} in model_config and "
@@ -249,7 +256,7 @@ class EngineConfig:
     def set_max_model_len(self, value: int) -> None:
         """Write the one number into copies of both layers: a config used for two engines stays as it was."""
         self.model_config = replace(self.model_config, max_model_len=value)
-        self.scheduler_config = replace(self.scheduler_config, max_model_len=value)
+        self.scheduler_config = replace(self.scheduler_config, max_model_len=FollowingInt(value))
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> EngineConfig:

@@ -13,7 +13,7 @@ from folovllm.config import ModelConfig
 from folovllm.hf_config_checks import check_as_written, check_numbers
 from folovllm.model_files import hub_hint, read_json, readable_errors, resolve_model_path
 from folovllm.quant_scheme import read_scheme
-from folovllm.utils.checks import check_int, wrong
+from folovllm.utils.checks import check_int, did_you_mean, wrong
 from folovllm.utils.logging import init_logger
 
 if TYPE_CHECKING:
@@ -35,6 +35,13 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
         if written is not None:
             check_as_written(written)
         hf_config = AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)
+        if overrides := model_config.hf_overrides:
+            for name in overrides.keys() - (written or {}).keys():
+                if not hasattr(hf_config, name):
+                    hint = did_you_mean(name, hf_config.to_dict())
+                    raise wrong("hf_overrides", "have fields of this model's config.json", name, hint)
+            check_as_written(overrides)
+            hf_config = type(hf_config).from_dict({**(written or {}), **overrides})
         check_numbers(hf_config.get_text_config())
         if getattr(hf_config, "quantization_config", None) is None and (settings := _old_settings(model_config, path)):
             read_scheme(settings)

@@ -1,7 +1,7 @@
 """SamplingParams: everything a request may ask about how its tokens are chosen, and when to stop.
 
 Plain data, checked when it is made and again when a request takes it, so that the sampler never has to. Fields may be
-set in between, so what follows from them is computed when it is read. The fields and their meanings are vLLM's. How the
+set in between: what follows from them is computed when read or checked. Fields and their meanings are vLLM's. How the
 settings act on the logits, and in which order, is the sampler's business.
 
 vLLM: vllm/sampling_params.py
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum, IntEnum
 from typing import Any, Literal
 
 from folovllm.structured_outputs import StructuredOutputsParams
 from folovllm.utils.checks import (
     MAX_SEED,
+    FollowingInt,
     check_bool,
     check_choice,
     check_float,
@@ -29,6 +30,7 @@ from folovllm.utils.checks import (
     did_you_mean,
     wrong,
 )
+from folovllm.vllm_names import unknown_keyword
 
 # Dividing by a temperature this small would overflow the logits, and the draw would always be the argmax.
 _SAMPLING_EPS = 1e-5
@@ -92,7 +94,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    best_of: int = None  # type: ignore[assignment]  # as many as n, where it is not given: see _best_of
+    best_of: int = None  # type: ignore[assignment]  # as many as n, where it is not given
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -129,7 +131,7 @@ class SamplingParams:
         for name in given:
             if name not in cls.__dataclass_fields__:
                 hint = did_you_mean(name, cls.__dataclass_fields__) or "see its docstring"
-                raise TypeError(f"unknown keyword {name!r}; {hint}")
+                raise TypeError(unknown_keyword("SamplingParams", name) or f"unknown keyword {name!r}; {hint}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -210,6 +212,8 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         check_int("n", self.n, 1, must="be at least 1")
+        if self.best_of is None or isinstance(self.best_of, FollowingInt):
+            self.best_of = FollowingInt(self.n)
         check_int("best_of", self.best_of, 1, must="be at least 1")
         if self.best_of < self.n:
             raise ValueError(f"best_of ({self.best_of}) must be >= n ({self.n})")
@@ -221,8 +225,7 @@ class SamplingParams:
             raise ValueError(f"min_tokens ({self.min_tokens}) must be <= max_tokens ({self.max_tokens})")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
-                way_out = "-1 is the whole vocabulary, None turns it off"
-                check_int(name, getattr(self, name), -1, way_out=way_out)
+                check_int(name, getattr(self, name), -1, way_out="-1 is the whole vocabulary, None turns it off")
 
     def _check_distribution(self) -> None:
         for name, (is_right, must, way_out) in _RANGES.items():
@@ -267,13 +270,25 @@ class SamplingParams:
                 raise wrong(name, must, getattr(self, name), "raise the temperature")
 
 
-def _best_of(params: SamplingParams) -> int:
-    given: int | None = vars(params)["best_of"]
-    return params.n if given is None else given
+@dataclass
+class BeamSearchParams:
+    """For LLM.beam_search: `beam_width` beams of up to `max_tokens` tokens."""
 
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
 
-# Assigned here: in the class's body the property would be the field's default.
-SamplingParams.best_of = property(_best_of, lambda params, given: vars(params).update(best_of=given))  # type: ignore[assignment]
+    def __post_init__(self) -> None:
+        check_int("beam_width", self.beam_width, 1)
+
+    def sampling_params(self) -> SamplingParams:
+        """The same search as the engine runs it. Raises ValueError: a wrong value, by name."""
+        same = asdict(self)
+        width = same.pop("beam_width")
+        return SamplingParams(n=width, best_of=width, use_beam_search=True, logprobs=0, **same)
 
 
 def _string_list(name: str, value: object) -> list[str]:

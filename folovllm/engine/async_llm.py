@@ -16,17 +16,19 @@ vLLM: v1/engine/async_llm.py
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 from folovllm.core.observer import Attach
 from folovllm.engine.busy_loop import BusyLoop
 from folovllm.engine.defaults import config_for_llm
-from folovllm.engine.engine_client import EngineClient
+from folovllm.engine.engine_client import Done, EngineClient
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequestType
 from folovllm.engine.snapshots import EngineSnapshot, snapshot_of
 from folovllm.engine.stats import EngineStats
+from folovllm.vllm_names import check_keywords
 
 
 class AsyncLLM(EngineClient):
@@ -68,14 +70,16 @@ class AsyncLLM(EngineClient):
         self._loop: asyncio.AbstractEventLoop | None = None  # that is served
         self._unsent: list[tuple[EngineCoreRequestType, tuple[Any, ...]]] = []
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str) -> Done:
         self._check_event_loop()
-        super().abort(request_id)
+        return super().abort(request_id)
 
-    def reset_prefix_cache(self) -> None:
-        """As reset_prefix_caches(), without waiting."""
+    def reset_prefix_cache(self, **vllms: Any) -> Done:
+        """As reset_prefix_caches(), before the next step; it may be awaited, as vLLM's. True: it always can."""
+        check_keywords("AsyncLLM", "reset_prefix_cache", vllms)
         self._check_event_loop()
         self._send(EngineCoreRequestType.RESET_PREFIX_CACHE)
+        return Done()
 
     def stats(self) -> EngineStats:
         return self.engine.stats()  # type: ignore[no-any-return]
@@ -83,13 +87,24 @@ class AsyncLLM(EngineClient):
     async def snapshots(self) -> list[EngineSnapshot]:
         return [snapshot_of(self.engine)]
 
-    async def shutdown(self) -> None:
-        """Raises RuntimeError: it serves another event loop. Nothing has happened then."""
+    def shutdown(self, timeout: float | None = None) -> Done:
+        """Abort what is unfinished, and end: `llm.shutdown()`, as in vLLM, waits for the step that runs; with `await`,
+        or in the event loop, a thread does.
+
+        timeout: at most so many seconds for that, where nothing is awaited.
+
+        Raises:
+            RuntimeError: it serves another event loop. Nothing has happened then.
+        """
         self._check_event_loop()
         self._shut_down()
         self._loop = None
         self._hand_over()
-        await asyncio.to_thread(self._busy.close)
+        closing = threading.Thread(target=self._busy.close, name="folovllm-closing")
+        closing.start()
+        if asyncio._get_running_loop() is None:
+            closing.join(timeout)
+        return Done(lambda: asyncio.to_thread(closing.join))
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -133,3 +148,6 @@ class AsyncLLM(EngineClient):
         if (loop := self._loop) is None:
             raise RuntimeError("no event loop is served")
         loop.call_soon_threadsafe(self.receive, message)
+
+
+AsyncLLMEngine = AsyncLLM  # vLLM's other name of it

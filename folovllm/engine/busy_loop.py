@@ -70,7 +70,7 @@ class BusyLoop:
         self._is_closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="folovllm-step")
         self._compiling = ThreadPoolExecutor(1, thread_name_prefix="folovllm-compile")
-        self._handlers: dict[EngineCoreRequestType, Callable[..., None]] = {
+        self._handlers: dict[EngineCoreRequestType, Callable[..., Any]] = {
             EngineCoreRequestType.ADD: self._add,
             EngineCoreRequestType.ABORT: self._abort,
             EngineCoreRequestType.RESET_PREFIX_CACHE: engine.reset_prefix_cache,

@@ -1,9 +1,8 @@
 """What the entry points choose where the user does not, and engine options under vLLM's names.
 
     scheduling_policy="priority"    is policy="priority"
-    pipeline_parallel_size=1        says what is so anyway: taken
-    pipeline_parallel_size=2        is refused by name: never taken and ignored
     max_num_seqs=None               is not given: the default holds
+    pipeline_parallel_size=2        is vLLM's alone: see vllm_names.py
 
 The defaults of the dataclasses in config.py stay as they are: code that builds those gets what they say.
 
@@ -17,7 +16,8 @@ from typing import Any
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from folovllm.engine.hub import hub_folder
-from folovllm.utils.checks import wrong
+from folovllm.utils.logging import init_logger
+from folovllm.vllm_names import arguments, check_argument
 
 DEFAULTS: dict[str, Any] = {"enable_chunked_prefill": True, "enable_prefix_caching": True}
 
@@ -32,64 +32,53 @@ def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:
     options = {**DEFAULTS, **engine_options(kwargs)}
     config = EngineConfig.from_kwargs(model=model, **options)  # a wrong value is refused before a hub is asked
     folder = hub_folder(config.model_config.model, **where)
-    tokenizer = folder if options.get("tokenizer") is None else config.model_config.tokenizer
-    config.model_config = replace(config.model_config, model=folder, tokenizer=tokenizer)
+    config.model_config = replace(config.model_config, model=folder)
     return config
 
 
-HUB = ("revision", "download_dir")
-"""Which version of a model of the hub, and where it is kept."""
-SPELLINGS = {"scheduling_policy": "policy", "num_gpu_blocks_override": "num_kv_blocks"}
-
-# vLLM's options that the engine does not have -> the values that say so.
-_WITHOUT = (
-    "code_revision", "tokenizer_revision", "hf_overrides", "distributed_executor_backend", "compilation_config",
-    "kv_transfer_config", "limit_mm_per_prompt", "hf_token", "logits_processors",
-)  # fmt: skip
-_OFF = (
-    "enable_lora", "enable_expert_parallel", "enable_sleep_mode", "disable_custom_all_reduce", "calculate_kv_scales",
-    "enable_prompt_embeds", "disable_sliding_window",
-)  # fmt: skip
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(("pipeline_parallel_size", "data_parallel_size"), (None, 1)),
-    **dict.fromkeys(_WITHOUT, (None,)),
-    **dict.fromkeys(_OFF, (None, False)),
-    **dict.fromkeys(("runner", "worker_cls", "config_format"), (None, "auto")),
-    "task": (None, "auto", "generate"),
-    "prefix_caching_hash_algo": (None, "sha256"),
-    "cpu_offload_gb": (None, 0),
-    "disable_log_stats": (None, False, True),  # statistics are there when they are asked for, and are never logged
-    "max_lora_rank": (None, 16),
+HUB = ("revision", "download_dir", "hf_token")
+"""Which version of a model of the hub, where it is kept, and who asks."""
+SPELLINGS = {
+    "scheduling_policy": "policy", "num_gpu_blocks_override": "num_kv_blocks",
+    "device_memory_utilization": "gpu_memory_utilization",
+}  # fmt: skip
+# vLLM's words for what is a value here, too; None is the default.
+_VALUES: dict[str, dict[Any, Any]] = {
+    "model_impl": {"vllm": "folovllm"},
+    "load_format": dict.fromkeys(("safetensors", "hf"), "auto"),
+    "performance_mode": {"balanced": None},
+    "max_model_len": {-1: None},
 }
+_DRAFTS = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
 LAYERS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig)
-_OURS = {field.name for layer in LAYERS for field in fields(layer)}
-_OURS.add("speculative_config")
+_OURS = {*(field.name for layer in LAYERS for field in fields(layer)), "speculative_config", *HUB}
 
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of LLM() under the names that config.py has.
+    """Keywords of LLM() under the names that config.py has. One line in the log names what changes nothing here.
 
     Raises:
         ValueError: two spellings of one option that differ, or a value of an option that the engine does not have.
     """
     options: dict[str, Any] = {}
+    idle: dict[str, str] = {}
+    drafts = {_DRAFTS[name]: value for name, value in given.items() if name in _DRAFTS and value is not None}
+    if drafts:
+        given = {**given, "speculative_config": {**(given.get("speculative_config") or {}), **drafts}}
     for name, value in given.items():
-        if name in NEUTRAL:
-            _check_neutral(name, value)
-            continue
         ours = SPELLINGS.get(name, name)
-        if name == "model_impl" and value == "vllm":
-            value = "folovllm"  # the engine's own
+        if ours not in _OURS and name in arguments():
+            if name not in _DRAFTS and (reason := check_argument(name, value)):
+                idle[name] = reason
+            continue
+        if isinstance(value, (str, int)):
+            value = _VALUES.get(name, {}).get(value, value)
         if value is None and ours in _OURS:
             continue
         if ours in options and options[ours] != value:
             raise ValueError(f"{name} must agree with {ours}, got {value!r} and {options[ours]!r}; give one of them")
         options[ours] = value
+    if idle:
+        said = "; ".join(f"{name} ({reason})" for name, reason in idle.items())
+        init_logger(__name__).warning("without effect here: %s", said)
     return options
-
-
-def _check_neutral(name: str, value: object) -> None:
-    accepted = NEUTRAL[name]
-    if not any(value is choice or (value == choice and type(value) is type(choice)) for choice in accepted):
-        must = " or ".join(repr(choice) for choice in accepted)
-        raise wrong(name, f"be {must}", value, "the engine does not have it: leave it out")

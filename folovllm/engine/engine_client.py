@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from itertools import count
 from typing import Any
 
@@ -27,6 +27,7 @@ from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
+from folovllm.vllm_names import KnowsVLLM, check_keywords
 
 
 class OutputCollector:
@@ -62,7 +63,38 @@ class OutputCollector:
         return self._newest if self._decoder is None else self._decoder.output()
 
 
-class EngineClient(ABC):
+class Done(Coroutine[Any, Any, bool]):
+    """What has been done already: True for those who await it, or give it to asyncio.run(). Others need not.
+
+    wait: makes what there is more to wait for.
+    """
+
+    def __init__(self, wait: Callable[[], Awaitable[object]] | None = None) -> None:
+        self._wait = wait
+        self._waiting: Coroutine[Any, Any, bool] | None = None
+
+    async def _wait_for_it(self) -> bool:
+        if self._wait is not None:
+            await self._wait()
+        return True
+
+    def __await__(self) -> Generator[Any, Any, bool]:
+        return self._wait_for_it().__await__()
+
+    def send(self, value: Any) -> Any:
+        self._waiting = self._waiting or self._wait_for_it()
+        return self._waiting.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self._waiting = self._waiting or self._wait_for_it()
+        return self._waiting.throw(*error)
+
+    def close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.close()
+
+
+class EngineClient(KnowsVLLM, ABC):
     """It serves one event loop. `engine`: an LLMEngine, or what is known here of one elsewhere."""
 
     def __init__(self, engine: Any) -> None:
@@ -108,7 +140,7 @@ class EngineClient(ABC):
         self._send(EngineCoreRequestType.RESET_PREFIX_CACHE)
 
     @abstractmethod
-    async def shutdown(self) -> None:
+    def shutdown(self) -> Awaitable[object]:
         """Abort what is unfinished, and end. The consumers get a RuntimeError."""
 
     async def generate(
@@ -119,6 +151,7 @@ class EngineClient(ABC):
         *,
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
+        **vllms: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they grow; each holds everything so far, the last one is `finished`.
 
@@ -135,6 +168,7 @@ class EngineClient(ABC):
             Exception: what ended this request, such as an error in a logits processor: other requests go on.
                 Or what ended the engine.
         """
+        check_keywords("AsyncLLM", "generate", vllms)
         kind = output_kind or getattr(sampling_params, "output_kind", RequestOutputKind.CUMULATIVE)
         if kind is RequestOutputKind.DELTA:
             check_can_stream(sampling_params)
@@ -175,13 +209,14 @@ class EngineClient(ABC):
             await asyncio.to_thread(processor.grammars.compile, params.structured_outputs)
         return next(processor.check([prompt], params))
 
-    def abort(self, request_id: str) -> None:
-        """Drop a request; its generate() ends. An unknown or finished one is no error."""
+    def abort(self, request_id: str) -> Done:
+        """Drop a request; its generate() ends. An unknown or finished one is no error. It may be awaited, as vLLM's."""
         check_str("request_id", request_id)
         number = self._numbers.get(request_id, -1)
         if (collector := self._collectors.get(number)) is not None and not collector.is_over:
             collector.put(_Aborted())
             self._send(EngineCoreRequestType.ABORT, number, request_id)
+        return Done()
 
     def receive(self, message: EngineCoreOutputs | Exception) -> None:
         """What a step made, or the error that ended the engine."""

@@ -1,7 +1,7 @@
 """A model of the hub as a folder here, where its name alone does not lead to what was asked for.
 
     Qwen/Qwen3-0.6B                    stays: transformers and huggingface_hub find it, or download it
-    … with revision, download_dir      the folder of that version, in that place
+    … with revision, download_dir      the folder of that version, in that place; or with hf_token
     … and no hub in reach              the folder that an earlier run has downloaded, or an error within seconds
 
 huggingface_hub asks a hub that is out of reach six times for each file, which takes a minute.
@@ -23,7 +23,9 @@ UNWANTED = ("original/*", "consolidated*")
 SECONDS = 10.0
 
 
-def hub_folder(model: str, revision: str | None = None, download_dir: str | None = None) -> str:
+def hub_folder(
+    model: str, revision: str | None = None, download_dir: str | None = None, hf_token: str | bool | None = None
+) -> str:
     """`model` as it is where nothing else is needed, else the folder that it is in; downloaded first, if need be.
 
     Raises:
@@ -36,7 +38,7 @@ def hub_folder(model: str, revision: str | None = None, download_dir: str | None
         return model
     resolve_model_path(model)  # what can be no hub id is refused
     problem = _out_of_reach(model)
-    if not problem and revision is None and download_dir is None:
+    if not problem and revision is None and download_dir is None and hf_token is None:
         return model
     from huggingface_hub import snapshot_download
 
@@ -45,7 +47,7 @@ def hub_folder(model: str, revision: str | None = None, download_dir: str | None
         with readable_errors(model, hint=hub_hint(model)):
             return snapshot_download(
                 model, revision=revision, cache_dir=cache, allow_patterns=list(FILES), ignore_patterns=list(UNWANTED),
-                local_files_only=bool(problem),
+                local_files_only=bool(problem), token=hf_token,
             )  # fmt: skip
     except ModelLoadError:
         if not problem:

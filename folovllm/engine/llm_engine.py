@@ -38,9 +38,10 @@ from folovllm.utils.checks import check_int, check_str, wrong
 from folovllm.utils.common import set_random_seed
 from folovllm.utils.engine_lock import EngineLock
 from folovllm.utils.ids import next_unused
+from folovllm.vllm_names import KnowsVLLM
 
 
-class LLMEngine:
+class LLMEngine(KnowsVLLM):
     """LLMEngine(engine_config) or LLMEngine(model_config, cache_config, scheduler_config).
 
     choose: another one than choose_parts() can change what that returns.
@@ -286,12 +287,14 @@ class LLMEngine:
     def stats(self) -> EngineStats:
         return EngineStats.of(self.scheduler, self._tokens)
 
-    def reset_prefix_cache(self) -> None:
+    def reset_prefix_cache(self) -> bool:
         """Nothing that has been computed so far is found by requests that come from now on: after a change of weights,
         or before a measurement. Requests that run keep what they have. Without prefix caching there is nothing to do.
+        True: it always can.
         """
         with self._lock:
             self.scheduler.kv.reset_prefix_cache()
+        return True
 
     def get_tokenizer(self) -> Any:
         """Raises ValueError under skip_tokenizer_init."""

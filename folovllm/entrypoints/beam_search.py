@@ -1,37 +1,14 @@
-"""Arguments and results of LLM.beam_search, in vLLM's shape: a sequence's tokens and text begin with the prompt.
+"""The results of LLM.beam_search, in vLLM's shape: a sequence's tokens and text begin with the prompt.
 
-vLLM: entrypoints/generate/beam_search/, sampling_params.py (BeamSearchParams)
+vLLM: entrypoints/generate/beam_search/
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from folovllm.outputs import FinishReason, Logprob, RequestOutput
-from folovllm.sampling_params import SamplingParams
-from folovllm.utils.checks import check_int
-
-
-@dataclass
-class BeamSearchParams:
-    """For LLM.beam_search: `beam_width` beams of up to `max_tokens` tokens."""
-
-    beam_width: int
-    max_tokens: int
-    ignore_eos: bool = False
-    temperature: float = 0.0
-    length_penalty: float = 1.0
-    include_stop_str_in_output: bool = False
-
-    def __post_init__(self) -> None:
-        check_int("beam_width", self.beam_width, 1)
-
-    def sampling_params(self) -> SamplingParams:
-        """The same search as the engine runs it. Raises ValueError: a wrong value, by name."""
-        same = asdict(self)
-        width = same.pop("beam_width")
-        return SamplingParams(n=width, best_of=width, use_beam_search=True, logprobs=0, **same)
 
 
 @dataclass

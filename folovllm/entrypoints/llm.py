@@ -15,20 +15,20 @@ from folovllm.core.observer import Attach
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, to_output
+from folovllm.entrypoints.beam_search import BeamSearchOutput, to_output
 from folovllm.entrypoints.chat_template import conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.metrics_reader import Metric, metrics_of
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams
-from folovllm.utils.checks import check_choice
+from folovllm.sampling_params import BeamSearchParams, SamplingParams
 from folovllm.utils.ids import next_unused
+from folovllm.vllm_names import KnowsVLLM, check_argument, check_keywords
 
 Messages = list[dict[str, Any]]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM:
+class LLM(KnowsVLLM):
     """An engine for offline use.
 
     The steps of the small model that ships here compute with one CPU thread, unless OMP_NUM_THREADS or
@@ -38,10 +38,12 @@ class LLM:
         model: a Hugging Face hub id, a local folder in that format, or None for the small model that ships here.
         observers: each is called with the engine before its first step, and adds to `engine.observers` what is to look
             at it: folovllm.tracing.attach.TraceFile("run.jsonl"), say.
-        generation_config: "auto": chat() without parameters draws as the checkpoint's generation_config.json says;
-            "vllm": as SamplingParams() says.
+        generation_config: "auto" or None: chat() without parameters draws as the checkpoint's generation_config.json
+            says; "vllm": as SamplingParams() says; or a folder with such a file.
+        override_generation_config: values that count more than that file's.
+        chat_template: for chat(), instead of the model's own, in Jinja.
         **kwargs: any field of ModelConfig, CacheConfig or SchedulerConfig by its name: tokenizer, dtype, device,
-            max_model_len, seed, load_format, skip_tokenizer_init, ... Or by vLLM's name; see engine/defaults.py.
+            max_model_len, seed, load_format, skip_tokenizer_init, ... Or by vLLM's name; see vllm_names.py.
 
     Raises:
         TypeError: an unknown keyword; the text names the nearest valid one.
@@ -53,11 +55,12 @@ class LLM:
         model: str | None = None,
         *,
         observers: Sequence[Attach] = (),
-        generation_config: str = "auto",
+        generation_config: str | None = None,
+        override_generation_config: dict[str, Any] | None = None,
+        chat_template: str | None = None,
         **kwargs: Any,
     ) -> None:
-        check_choice("generation_config", generation_config, ("auto", "vllm"))
-        self._uses_generation_config = generation_config == "auto"
+        self._generation, self._chat_template = (generation_config or "auto", override_generation_config), chat_template
         # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
         kwargs["performance_mode"] = kwargs.get("performance_mode") or "throughput"
         config = config_for_llm(model, **kwargs)
@@ -66,13 +69,17 @@ class LLM:
             attach(self.engine)
         self._request_ids = count()
 
+    @classmethod
+    def from_engine_args(cls, args: Any) -> LLM:
+        return cls(**{name: value for name, value in vars(args).items() if value is not None})
+
     @property
     def llm_engine(self) -> LLMEngine:
         return self.engine
 
     @cached_property
     def _generation_defaults(self) -> dict[str, Any]:
-        return load_generation_defaults(self.engine.model_config) if self._uses_generation_config else {}
+        return load_generation_defaults(self.engine.model_config, *self._generation)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What the checkpoint's generation_config.json says, and SamplingParams' own defaults besides."""
@@ -81,9 +88,10 @@ class LLM:
     def get_tokenizer(self) -> Any:
         return self.engine.get_tokenizer()
 
-    def reset_prefix_cache(self) -> None:
-        """Forget what has been computed: the next prompts find nothing of it."""
-        self.engine.reset_prefix_cache()
+    def reset_prefix_cache(self, **vllms: Any) -> bool:
+        """Forget what has been computed: the next prompts find nothing of it. True: it always can."""
+        check_keywords("LLM", "reset_prefix_cache", vllms)
+        return self.engine.reset_prefix_cache()
 
     def get_metrics(self) -> list[Metric]:
         """What is counted of the engine, under vLLM's names."""
@@ -95,8 +103,8 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
-        priority: Sequence[int] | None = None,
-        lora_request: None = None,
+        priority: int | Sequence[int] | None = None,
+        **vllms: Any,
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs come in the order of the prompts. Threads may call this at the same time:
         the prompts of all are computed together.
@@ -105,17 +113,18 @@ class LLM:
             prompts: one prompt or a list; a prompt is text, token ids (numpy's, too) or {"prompt_token_ids": [...]}.
             sampling_params: one for all prompts, or a list with one for each.
             use_tqdm: show a progress bar, where it can be seen.
-            priority: one number for each prompt, the lowest served first; needs policy="priority".
+            priority: a number for all prompts or one for each, the lowest served first; needs policy="priority".
+            vllms: further keywords of vLLM's, which must be None.
 
         Raises:
             ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
         """
-        if lora_request is not None:  # lm-eval gives it, as None
-            raise ValueError(f"lora_request must be None, got {lora_request!r}: adapters are not supported")
+        check_keywords("LLM", "generate", vllms)
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         is_list = isinstance(sampling_params, Sequence)
         params_list: Any = sampling_params if is_list else [sampling_params] * len(prompt_list)
-        priorities = [0] * len(prompt_list) if priority is None else list(priority)
+        one_rank = [priority or 0] * len(prompt_list)
+        priorities = list(priority) if isinstance(priority, Sequence) else one_rank
         for name, given in (("sampling_params must be one or", params_list), ("priority must be", priorities)):
             if len(given) != len(prompt_list):
                 raise ValueError(f"{name} as many as the prompts, got {len(given)} for {len(prompt_list)}")
@@ -137,11 +146,14 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        **vllms: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list, in the format of the model's chat template.
 
@@ -150,18 +162,21 @@ class LLM:
         Args:
             messages: each is {"role": ..., "content": ...}, with text or a list of {"type": "text", "text": ...}.
             chat_template: another template than the model's own, in Jinja.
+            chat_template_content_format: "auto" or "string": a template gets the text of a message's parts, joined.
             add_generation_prompt: end the prompt with the beginning of an answer.
             continue_final_message: end it inside the last message, which the model goes on with; then no beginning.
             tools: what the template shows the model, each {"type": "function", "function": {"name": …, …}}. Its
                 calls come as text; a parser of folovllm.serving.tool_parsers reads them.
             chat_template_kwargs: the template's own variables.
         """
+        check_keywords("LLM", "chat", vllms)
+        check_argument("chat_template_content_format", chat_template_content_format)
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [
             conversation_to_prompt(
                 self.engine.tokenizer,
                 conversation,
-                chat_template=chat_template,
+                chat_template=chat_template or self._chat_template,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 chat_template_kwargs=chat_template_kwargs,
@@ -171,10 +186,10 @@ class LLM:
         ]
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False, **vllms: Any
     ) -> list[BeamSearchOutput]:
         """The `beam_width` best continuations of each prompt, best first.
 
@@ -184,6 +199,7 @@ class LLM:
         Raises:
             ValueError: a wrong value, or beams that do not fit into the KV cache.
         """
+        check_keywords("LLM", "beam_search", vllms)
         outputs = self.generate(prompts, params.sampling_params(), use_tqdm=use_tqdm)
         return [to_output(output, self.engine.tokenizer) for output in outputs]
 

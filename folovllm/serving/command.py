@@ -7,24 +7,28 @@ import json
 import os
 import re
 import ssl
+import typing
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from folovllm.config import EMBEDDED_MODEL, EngineConfig
+from folovllm.config import EngineConfig
 from folovllm.engine.defaults import HUB, engine_options
 from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
 from folovllm.entrypoints.cli.recording import recording_options
-from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
+from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments, json_object
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
+from folovllm.serving.openai.options import LogLevel, ServerOptions
 from folovllm.serving.reasoning import NAMES as REASONING_NAMES
 from folovllm.serving.reasoning import check_name
 from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
+from folovllm.utils.logging import init_logger
 from folovllm.utils.named_files import read_file
+from folovllm.vllm_names import arguments
 
-LOG_LEVELS = ["critical", "error", "warning", "info", "debug", "trace"]
+LEVELS = typing.get_args(LogLevel)
 
 
 def add_parser(commands: Any) -> None:
@@ -35,68 +39,42 @@ def add_parser(commands: Any) -> None:
     )
     text = "folder, hub id or embedded (default: embedded)"
     parser.add_argument("model", nargs="?", action=OneModel, default=argparse.SUPPRESS, metavar="MODEL", help=text)
-    text = "the same as MODEL (default: embedded)"
-    parser.add_argument("--model", action=OneModel, default=EMBEDDED_MODEL, metavar="MODEL", help=text)
     text = "options in YAML, by their long names; what is typed counts more (default: none)"
     parser.add_argument("--config", metavar="FILE", help=text)
-    parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model (default: MODEL)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is open to other machines")
-    parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0: one that is free")
-    text = "one that clients must send; may be given again (default: FOLOVLLM_API_KEY, or none)"
-    parser.add_argument("--api-key", dest="api_keys", action="append", default=[], metavar="KEY", help=text)
     text = "a file with a key in each line; unlike --api-key, it does not show in the list of processes (default: none)"
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=text)
-    text = "a name that clients may call this server by, besides localhost; may be given again (default: none)"
-    parser.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=text)
-    text = """sites whose pages may call this server from a browser, as JSON: '["*"]' is any (default: none)"""
-    parser.add_argument("--allowed-origins", type=_texts, default=[], metavar="JSON", help=text)
-    for name in ("methods", "headers"):
-        text = f"""{name} that these pages may use (default: '["*"]')"""
-        parser.add_argument(f"--allowed-{name}", type=_texts, default=["*"], metavar="JSON", help=text)
-    text = "let these pages send cookies and keys that the browser holds"
-    parser.add_argument("--allow-credentials", action="store_true", help=text)
-    parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="waiting requests; beyond: 429")
-    text = "the most that a request's body may have; beyond: 413"
-    parser.add_argument("--max-body-bytes", type=_whole(1), default=2 * 2**20, metavar="N", help=text)
-    parser.add_argument(
-        "--salt-by-key", action="store_true", help="each key finds only the prompts that were cached for it"
-    )
-    parser.add_argument(
-        "--generation-config",
-        choices=["auto", "vllm"],
-        default="auto",
-        help="sampling defaults: auto takes the checkpoint's generation_config.json, vllm none",
-    )
-    text = f"how the model writes calls of tools: {', '.join(NAMES)} (default: by its chat template)"
-    parser.add_argument("--tool-call-parser", metavar="NAME", help=text)
-    text = f"how the model marks its thoughts: {', '.join(REASONING_NAMES)} (default: by its chat template)"
-    parser.add_argument("--reasoning-parser", metavar="NAME", help=text)
-    text = "what holds anyway: a request's tools are for the model to call, unless tool_choice says otherwise"
-    parser.add_argument("--enable-auto-tool-choice", action="store_true", help=text)
-    text = "a Jinja template, instead of the tokenizer's; the template itself may be given, too (default: none)"
-    parser.add_argument("--chat-template", metavar="FILE", help=text)
-    text = "how names at /metrics begin; with vllm: a dashboard for vLLM fills (default: folovllm:)"
-    parser.add_argument("--metrics-prefix", default="folovllm:", metavar="TEXT", help=text)
-    text = "fields that this server does not know: warn leaves them out and says so in the log, refuse answers 400"
-    parser.add_argument("--unknown-fields", choices=["refuse", "warn"], default="warn", help=text)
-    _add_http_arguments(parser)
+    text = "level of this program's own log (default: FOLOVLLM_LOG_LEVEL, or WARNING)"
+    parser.add_argument("--log-level", type=str.upper, choices=[level.upper() for level in LEVELS[:-1]], help=text)
+    _add_server_arguments(parser)
     _add_replica_arguments(parser)
-    text = "take chat templates from requests; a template is a program, though one without access to files"
-    parser.add_argument("--trust-request-chat-template", dest="trust_chat_template", action="store_true", help=text)
     add_engine_arguments(parser)
-    add_vllm_arguments(parser)
+    add_vllm_arguments(parser, arguments())
     parser.set_defaults(run=run)
 
 
-def _add_http_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "path that a proxy in front puts before this server's own (default: none)"
-    parser.add_argument("--root-path", metavar="PATH", help=text)
-    text = "certificate in PEM: the server then speaks HTTPS (default: none)"
-    parser.add_argument("--ssl-certfile", metavar="FILE", help=text)
-    text = "key of the certificate, where it is not in the same file (default: none)"
-    parser.add_argument("--ssl-keyfile", metavar="FILE", help=text)
-    text = "what uvicorn logs; at info a line for each request"
-    parser.add_argument("--uvicorn-log-level", choices=LOG_LEVELS, default="warning", help=text)
+def _add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    """An option for each field of ServerOptions, with what its docstring says of it."""
+    said = dict(re.findall(r"^ *(\w+): (.+)$", str(ServerOptions.__doc__), re.MULTILINE))
+    said["tool_call_parser"] = said["tool_call_parser"].replace("NAMES", ", ".join(NAMES))
+    said["reasoning_parser"] = said["reasoning_parser"].replace("REASONING", ", ".join(REASONING_NAMES))
+    hints = typing.get_type_hints(ServerOptions)
+    for each in fields(ServerOptions):
+        options = _SPELLED.get(each.name, ["--" + each.name.replace("_", "-")])
+        hint = hints[each.name]
+        default = list(each.default) if isinstance(each.default, tuple) else each.default
+        how: dict[str, Any] = {"dest": each.name, "default": default, "help": said[each.name]}
+        if hint is bool:
+            no = "--no-" + options[0][2:]
+            parser.add_argument(
+                no, dest=each.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
+            how["action"] = "store_true"
+        elif typing.get_origin(hint) is typing.Literal:
+            how["choices"] = typing.get_args(hint)
+        elif each.name not in _HOW:
+            is_json = "dict" in str(hint)
+            how |= {"type": json_object, "metavar": "JSON"} if is_json else {"metavar": "VALUE"}
+        parser.add_argument(*options, **{**how, **_HOW.get(each.name, {})})
 
 
 def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,9 +121,14 @@ def _replica_options(args: argparse.Namespace) -> Any:
 
 
 def run(args: argparse.Namespace) -> int:
-    engine = engine_kwargs(args)
-    fields_of_config = engine_options({name: value for name, value in engine.items() if name not in HUB})
+    if args.log_level is not None:
+        os.environ["FOLOVLLM_LOG_LEVEL"] = args.log_level  # the engine's process has it, too
+        init_logger("folovllm").setLevel(args.log_level)
+    engine = engine_options(engine_kwargs(args))
+    fields_of_config = {name: value for name, value in engine.items() if name not in HUB}
     EngineConfig.from_kwargs(model=args.model, **fields_of_config)  # refused before anything heavy is imported
+    if args.log_config_file is not None:
+        read_file("--log-config-file", args.log_config_file)
     args.chat_template = _template(args.chat_template)
     _check_certificate(args.ssl_certfile, args.ssl_keyfile)
     args.api_keys = _api_keys(args.api_keys, args.api_key_file)
@@ -210,8 +193,6 @@ def _template(given: str | None) -> str | None:
 
 
 def _options(args: argparse.Namespace) -> Any:
-    from folovllm.serving.openai.options import ServerOptions
-
     given = {field.name: getattr(args, field.name) for field in fields(ServerOptions)}
     return ServerOptions(**given)
 
@@ -224,6 +205,12 @@ def require_packages() -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ValueError(f"`serve` needs the package {error.name}: pip install -e '.[serve]' in the clone") from error
+
+
+_SPELLED = {
+    "api_keys": ["--api-key"], "allowed_hosts": ["--allowed-host"],
+    "trust_chat_template": ["--trust-request-chat-template"], "max_queue": ["--max-queue", "--max-num-queued-reqs"],
+}  # fmt: skip
 
 
 def _texts(text: str) -> list[str]:
@@ -245,3 +232,16 @@ def _whole(least: int, most: int | None = None) -> Any:
         return value
 
     return number
+
+
+# What a field's type does not say.
+_HOW: dict[str, dict[str, Any]] = {
+    "model": {"action": OneModel, "metavar": "MODEL"},
+    "served_model_name": {"nargs": "+", "metavar": "NAME"},
+    "port": {"type": _whole(0, 65535), "metavar": "N"},
+    "api_keys": {"action": "extend", "nargs": "+", "metavar": "KEY"},
+    "allowed_hosts": {"action": "append", "metavar": "NAME"},
+    **{f"allowed_{what}": {"type": _texts, "metavar": "JSON"} for what in ("origins", "methods", "headers")},
+    "max_queue": {"type": _whole(0), "metavar": "N"},
+    "max_body_bytes": {"type": _whole(1), "metavar": "N"},
+}

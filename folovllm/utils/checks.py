@@ -14,10 +14,15 @@ import math
 import re
 from collections.abc import Iterable
 
-# The largest seed that every generator takes.
-MAX_SEED = 2**63 - 1
-
+MAX_SEED = 2**63 - 1  # that every generator takes
 FLOAT32_MAX = 3.4e38
+
+
+class FollowingInt(int):
+    """A field's value that was not given and is another's: dataclasses.replace() leaves it out again."""
+
+
+class FollowingStr(str): ...
 
 
 def describe(value: object) -> str:

@@ -25,3 +25,4 @@ def test_engine_args_are_keywords_of_llm() -> None:
         EngineArgs(pipeline_parallel_size=2).create_model_config()
     with pytest.raises(TypeError, match="max_num_sequences"):
         EngineArgs(max_num_sequences=2)
+    assert LLM.from_engine_args(EngineArgs(num_kv_blocks=40, max_model_len=64)).engine.max_model_len == 64

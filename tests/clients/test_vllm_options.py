@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import logging
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from folovllm.engine.defaults import NEUTRAL, config_for_llm
+from folovllm import LLM, AsyncLLM, BeamSearchParams, EngineArgs, LLMEngine, SamplingParams, vllm_names
+from folovllm.engine.defaults import config_for_llm, engine_options
 from folovllm.engine.hub import hub_folder
 from folovllm.entrypoints.cli.main import build_parser, main
 from folovllm.entrypoints.cli.parser import engine_kwargs
 from folovllm.errors import ModelLoadError
+
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 4}
 
 
 def typed(*argv: str) -> Any:
@@ -43,8 +50,8 @@ def test_a_command_line_of_vllms_is_this_engines() -> None:
 
 
 def test_a_text_keeps_its_underscores() -> None:
-    args = typed("--served-model-name=a_b", "--metrics-prefix", "x_y")
-    assert (args.served_model_name, args.metrics_prefix) == ("a_b", "x_y")
+    args = typed("--served-model-name", "a_b", "c", "--metrics-prefix", "x_y")
+    assert (args.served_model_name, args.metrics_prefix) == (["a_b", "c"], "x_y")
     assert build_parser().parse(["generate", "--", "--a_b"]).prompts == ["--a_b"]
 
 
@@ -65,10 +72,12 @@ def test_a_file_has_what_is_not_typed(tmp_path: Path) -> None:
     config = tmp_path / "serve.yaml"
     config.write_text(
         "model: m\nport: 9000\nmax_num_seqs: 8\nenable-prefix-caching: false\nsalt-by-key: true\nallow-credentials: "
-        "false\napi-key: [a, b]\nspeculative-config: {method: ngram, num_speculative_tokens: 2}\n"
+        "false\napi-key: [a, b]\nserved-model-name: [c, d]\n"
+        "speculative-config: {method: ngram, num_speculative_tokens: 2}\n"
     )
     args = typed("--max-num-seqs", "3", "--config", str(config))
     assert (args.model, args.port, args.api_keys) == ("m", 9000, ["a", "b"])
+    assert args.served_model_name == ["c", "d"]
     assert (args.salt_by_key, args.allow_credentials) == (True, False)
     assert engine_kwargs(args) == {
         "max_num_seqs": 3,
@@ -99,9 +108,26 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ("serve --pipeline-parallel-size 2", "pipeline_parallel_size must be None or 1, got 2"),
-        ("serve -pp 2", "pipeline_parallel_size must be None or 1, got 2"),
-        ("serve --enable-lora", "enable_lora must be None or False, got True"),
+        (
+            "serve --pipeline-parallel-size 2",
+            "must be 1, got 2; vLLM has this, FoloVLLM does not: tensor_parallel_size",
+        ),
+        ("serve -pp 2", "pipeline_parallel_size must be 1, got 2; vLLM has this"),
+        (
+            "serve --enable-lora",
+            "enable_lora must be False, got True; vLLM has this, FoloVLLM does not: there are no a",
+        ),
+        ("serve --enable-log-requests", "`serve --uvicorn-log-level info` writes a line for each request"),
+        ("serve --logits-processors a:B", "register_logits_processor(name) takes a class"),
+        ("serve --kv-transfer-config.kv_role both", "kv_transfer_config must be left out, got {'kv_role': 'both'}"),
+        ("serve -sc {} --speculative-config.method ngram", "--speculative-config must be given as JSON or key by key"),
+        ("serve --log-config-file /none", "--log-config-file must be a file that can be read, got '/none'"),
+        ("bench latency --num-iters 3", "--num-iters must be left out of folovllm bench latency: vLLM has this"),
+        ("chat --url x", "--url must be left out of folovllm chat: vLLM has this"),
+        ("complete", "vLLM has this, FoloVLLM does not: `folovllm generate PROMPT`"),
+        ("run-batch -i x", "vLLM has this, FoloVLLM does not: LLM.generate() takes a list"),
+        ("collect-env", "vLLM has this, FoloVLLM does not: `folovllm info`"),
+        ("bench serve", "vLLM has this, FoloVLLM does not: `folovllm bench serve-load`"),
         ("serve --max-model-len 1.2345k", "must be a whole number, got '1.2345k'"),
         ("serve --max-model-len many", "must be a whole number, such as 4096, 4k or 4K"),
         ("serve a --model b", "model must be given once, got 'a' and 'b'"),
@@ -116,14 +142,111 @@ def test_what_cannot_be_is_one_line(argv: str, said: str, capsys: pytest.Capture
     assert said in refusal(argv.split(), capsys)
 
 
-def test_each_neutral_option_is_refused_by_its_name_where_it_says_something() -> None:
-    for name, values in NEUTRAL.items():
-        option = "--" + name.replace("_", "-")
-        for value in values:
-            if isinstance(value, bool):
-                assert engine_kwargs(typed(option if value else f"--no{option[1:]}")) == {name: value}
-            elif value is not None:
-                assert engine_kwargs(typed(option, str(value))) == {name: value}
+@pytest.mark.parametrize(
+    ("argv", "options"),
+    [
+        ("-sc.method ngram --speculative-config.num_speculative_tokens 4", {"speculative_config": DRAFTS}),
+        ("--spec-method ngram --spec-tokens 4", {"speculative_config": DRAFTS}),
+        ("--hf_overrides.rope_parameters.factor=2k", {"hf_overrides": {"rope_parameters": {"factor": 2000}}}),
+        ("--hf-overrides.ids+ a,b --hf-overrides.ids+=c", {"hf_overrides": {"ids": ["a", "b", "c"]}}),
+        ("-q fp8 --device-memory-utilization 0.5", {"quantization": "fp8", "gpu_memory_utilization": 0.5}),
+        ("--load-format safetensors --model-impl vllm", {"load_format": "auto", "model_impl": "folovllm"}),
+        ("--max-model-len auto --performance-mode balanced --hf-token", {"hf_token": True}),
+        ("--structured-outputs-config.backend xgrammar --distributed-executor-backend mp --no-enable-lora", {}),
+    ],
+)
+def test_what_vllm_spells_otherwise_is_an_option_here(argv: str, options: dict[str, Any]) -> None:
+    assert engine_options(engine_kwargs(typed(*argv.split()))) == options
+
+
+def test_what_changes_nothing_is_taken_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("folovllm").addHandler(caplog.handler)
+    argv = "-O3 -cc.mode 3 --limit-mm-per-prompt {} --disable-log-requests --max-log-len 9 -pp 1 --api-server-count 1"
+    assert engine_options(engine_kwargs(typed(*argv.split()))) == {}
+    (line,) = caplog.messages
+    assert line.startswith("without effect here: ")
+    said = ("compilation_config", "optimization_level", "limit_mm_per_prompt", "disable_log_requests", "max_log_len")
+    assert all(f"{name} (" in line for name in said)
+    logging.getLogger("folovllm").removeHandler(caplog.handler)
+
+
+def _said(call: Callable[..., Any], argument: Any) -> str:
+    """The ValueError's text; "" without one."""
+    try:
+        call(argument)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+KINDS = {"int": "3", "float": "2.5", "json": "{}", "text": "x", "list": "x", "optional": "x"}
+
+
+def test_no_argument_of_vllms_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever its value, it works, changes nothing, or is refused by its name with the way out."""
+    parser, refused = build_parser(), set()
+    theirs = parser.parse(["serve"]).vllm_names
+    assert len(vllm_names.arguments()) > 300 > len(theirs) > 200
+    for name, how in vllm_names.arguments().items():
+        value = [] if how["kind"] == "switch" else [KINDS[how["kind"]]]
+        for option in ("--" + name.replace("_", "-"), "--" + name, *how.get("spellings", ())):
+            try:
+                args = parser.parse(["serve", option, *value])
+                said = "" if name not in theirs else _said(engine_options, engine_kwargs(args))
+            except (SystemExit, ValueError):  # one of ours, whose value is of another kind
+                assert name not in theirs
+                assert "unknown argument" not in capsys.readouterr().err
+                continue
+            if said:
+                refused.add(name)
+                assert re.match(f"{name} must be .*; vLLM has this, FoloVLLM does not: ", said)
+        default = how.get("default")
+        if name in theirs and default is not None and name not in vllm_names.names()["so_anyway"]:
+            assert vllm_names.check_argument(name, default) in ("", vllm_names.names()["without_effect"].get(name))
+    assert len(refused) > 150
+    assert all(vllm_names.is_option(f"--{option}") for option in vllm_names.names()["options of other commands"])
+
+
+def test_no_keyword_of_vllms_is_unknown() -> None:
+    for name in vllm_names.names()["engine"].keys() - {"model"}:
+        assert "unknown keyword" not in _said(partial(config_for_llm, **{name: "x"}), None), name
+    assert EngineArgs(pipeline_parallel_size=1).create_engine_config().model_config.model == "embedded"
+    for name in vllm_names.names()["SamplingParams"].keys() - SamplingParams.__dataclass_fields__.keys():
+        with pytest.raises(TypeError, match=f"^unknown keyword '{name}': vLLM has this, FoloVLLM does not; "):
+            SamplingParams(**{name: 1})
+
+
+@pytest.mark.parametrize("kind", [LLM, AsyncLLM, LLMEngine], ids=lambda kind: kind.__name__)
+def test_no_method_of_vllms_is_unknown(kind: type[Any]) -> None:
+    made = kind.__new__(kind)
+    for name, keywords in vllm_names.names()["methods"][kind.__name__].items():
+        if not hasattr(kind, name):
+            with pytest.raises(AttributeError, match=rf"has no attribute '{name}': vLLM has this, FoloVLLM does not; "):
+                getattr(made, name)
+        elif name in ("generate", "chat", "beam_search", "reset_prefix_cache") and kind is not LLMEngine:
+            own = inspect.signature(getattr(kind, name)).parameters
+            vllm_names.check_keywords(kind.__name__, name, dict.fromkeys(set(keywords) - own.keys()))
+            for keyword in set(keywords) - own.keys():
+                with pytest.raises(ValueError, match=f"^{keyword} must be None, got 1; vLLM has this"):
+                    vllm_names.check_keywords(kind.__name__, name, {keyword: 1})
+            with pytest.raises(TypeError, match=r"got an unknown keyword 'use_tdqm'$"):
+                vllm_names.check_keywords(kind.__name__, name, {"use_tdqm": True})
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'$"):
+        made.nonsense  # noqa: B018
+
+
+def test_imports_of_vllms_examples_work_or_say_what_to_import() -> None:
+    from folovllm.engine.arg_utils import AsyncEngineArgs, EngineArgs  # type: ignore[import-not-found]
+    from folovllm.engine.async_llm_engine import AsyncLLMEngine  # type: ignore[import-not-found]
+    from folovllm.inputs import TextPrompt, TokensPrompt  # type: ignore[import-not-found]
+    from folovllm.sampling_params import BeamSearchParams as Params
+
+    assert (AsyncLLMEngine, Params) == (AsyncLLM, BeamSearchParams)
+    assert all((EngineArgs, AsyncEngineArgs, TextPrompt, TokensPrompt))
+    with pytest.raises(ImportError, match="LoRARequest: vLLM has this, FoloVLLM does not; there are no adapters"):
+        from folovllm.lora.request import LoRARequest  # type: ignore[import-not-found]  # noqa: F401
+    with pytest.raises(ImportError, match=r"BatchUpdate: .*register_logits_processor"):
+        from folovllm.v1.sample.logits_processor import BatchUpdate  # type: ignore[import-not-found]  # noqa: F401
 
 
 class _Hub:

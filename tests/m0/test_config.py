@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -103,6 +106,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
 
 LATER = {
     (CacheConfig, "kv_cache_memory_bytes"),
+    (ModelConfig, "hf_overrides"),
     (ModelConfig, "model_impl"),
     (ModelConfig, "quantization"),
     (ModelConfig, "quantize_head"),
@@ -204,6 +208,15 @@ def test_max_model_len_is_copied_down_to_the_scheduler() -> None:
 def test_max_model_len_given_to_the_scheduler_reaches_the_model() -> None:
     config = EngineConfig(ModelConfig("m"), scheduler_config=SchedulerConfig(max_model_len=100))
     assert config.model_config.max_model_len == 100
+
+
+def test_what_was_not_given_follows_in_a_copy_too() -> None:
+    config = EngineConfig(ModelConfig("m", max_model_len=100))
+    for copied in (config, copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        longer = dataclasses.replace(copied.model_config, max_model_len=200, model="other")
+        assert longer.tokenizer == "other"
+        assert dataclasses.replace(copied, model_config=longer).scheduler_config.max_model_len == 200
+    assert dataclasses.replace(ModelConfig("m", tokenizer="m"), model="other").tokenizer == "m"
 
 
 def test_two_different_max_model_lens_are_refused() -> None:

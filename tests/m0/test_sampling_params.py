@@ -166,13 +166,10 @@ def test_max_tokens_none_leaves_min_tokens_unbounded() -> None:
 def test_best_of_is_as_many_as_n_until_it_is_asked_for() -> None:
     params = SamplingParams(n=3)
     assert params.best_of == 3
-    params.n = 4
-    assert params.best_of == 4
-    params.best_of = 6
-    params.n = 2
-    assert params.best_of == 6
-    params.best_of = None
-    assert params.best_of == 2
+    for name, value, best_of in (("n", 4, 4), ("best_of", 6, 6), ("n", 2, 6), ("best_of", None, 2)):
+        setattr(params, name, value)
+        params.validate()
+        assert params.best_of == best_of
 
 
 COPIES = {
@@ -190,6 +187,9 @@ COPIES = {
 def test_a_copy_is_equal(way: str) -> None:
     assert COPIES[way](SamplingParams(n=3)) == SamplingParams(n=3) == SamplingParams(n=3, best_of=3)
     assert COPIES[way](SamplingParams(n=3, best_of=5)).best_of == 5
+    assert dataclasses.replace(COPIES[way](SamplingParams()), n=3).best_of == 3  # not given is not given
+    with pytest.raises(ValueError, match=r"^best_of \(1\) must be >= n \(3\)$"):
+        dataclasses.replace(COPIES[way](SamplingParams(best_of=1)), n=3)
 
 
 def test_best_of_is_a_number_to_whoever_reads_it() -> None:

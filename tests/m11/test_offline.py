@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 
 from folovllm import (
     LLM,
+    AsyncLLM,
     SamplingParams,
     StructuredOutputsParams,
     TokensPrompt,
 )
-from folovllm.engine.defaults import NEUTRAL, engine_options
+from folovllm.engine.defaults import engine_options
 from folovllm.engine.input_processor import InputProcessor
+from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.metrics_reader import Counter, Gauge
 from folovllm.model_files import EMBEDDED_FOLDER
 
@@ -35,6 +38,56 @@ def one(outputs: list[Any]) -> str:
 
 def test_the_engine_has_both_names(llm: LLM) -> None:
     assert llm.llm_engine is llm.engine
+
+
+def test_vllms_names_of_parts_lead_to_ours(llm: LLM) -> None:
+    assert llm.llm_engine.vllm_config is llm.engine.config
+
+
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_what_vllm_awaits_may_be_awaited_and_need_not(in_a_loop: bool, llm: LLM) -> None:
+    assert llm.reset_prefix_cache(reset_running_requests=False) is True
+    assert llm.engine.reset_prefix_cache() is True
+    client = AsyncLLM(num_kv_blocks=64)
+
+    async def use() -> list[Any]:
+        async for _ in client.generate("a", GREEDY, "mine"):
+            break
+        return [await client.abort("mine"), await client.reset_prefix_cache(), await client.shutdown()]
+
+    if in_a_loop:
+        assert asyncio.run(use()) == [True] * 3
+    else:
+        client.reset_prefix_cache()
+        client.abort("mine")
+        client.shutdown()
+        assert client._busy._thread._shutdown
+        assert asyncio.run(client.shutdown()) is True
+    assert client.is_closed
+    assert client._busy._thread._shutdown
+
+
+def test_fields_of_config_json_may_be_overridden(tmp_path: Path) -> None:
+    """Hugging Face, with the same written into the file, is the oracle."""
+    from transformers import AutoModelForCausalLM
+
+    written = json.loads((EMBEDDED_FOLDER / "config.json").read_text())
+    turned = {"rope_parameters": {**written["rope_parameters"], "rope_theta": 50.0}, "max_position_embeddings": 64}
+    model = shutil.copytree(EMBEDDED_FOLDER, tmp_path / "model")
+    (model / "config.json").write_text(json.dumps({**written, **turned}))
+    llm = LLM(dtype="float32", num_kv_blocks=64, hf_overrides=turned)
+    ids = llm.get_tokenizer()("Once upon a time there was", return_tensors="pt").input_ids
+    oracle = AutoModelForCausalLM.from_pretrained(model, dtype="float32").generate(
+        ids, do_sample=False, max_new_tokens=8, eos_token_id=-1
+    )
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    (output,) = llm.generate([ids[0].tolist()], params, use_tqdm=False)
+    assert output.outputs[0].token_ids == oracle[0, ids.shape[1] :].tolist()
+    assert llm.engine.max_model_len == 64
+    with pytest.raises(ValueError, match="hf_overrides must have fields of this model's config.json, got 'rope_tetha'"):
+        LLM(num_kv_blocks=64, hf_overrides={"rope_tetha": 1.0})
+    with pytest.raises(ValueError, match="^hf_overrides must be a dict of fields of config.json, got 'x'"):
+        LLM(hf_overrides="x")
 
 
 def test_a_form_of_another_kind_is_refused() -> None:
@@ -77,7 +130,18 @@ def test_numbers_that_are_no_ids_are_refused(llm: LLM) -> None:
 
 def test_an_adapter_is_refused(llm: LLM) -> None:
     with pytest.raises(ValueError, match="lora_request must be None"):
-        llm.generate("a", GREEDY, use_tqdm=False, lora_request=[1])  # type: ignore[arg-type]
+        llm.generate("a", GREEDY, use_tqdm=False, lora_request=[1])
+
+
+def test_a_chat_template_may_be_the_llms_own(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "_chat_template", "{{ messages[0].content }}!")
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    (output,) = llm.chat(messages, GREEDY, use_tqdm=False, chat_template_content_format="string", priority=0)
+    assert output.prompt == "Hi!"
+    with pytest.raises(
+        ValueError, match="^chat_template_content_format must be 'auto' or 'string', got 'openai'; vLLM"
+    ):
+        llm.chat(messages, GREEDY, chat_template_content_format="openai")
 
 
 def test_the_chat_template_is_told_of_tools_and_calls(llm: LLM) -> None:
@@ -146,15 +210,6 @@ def test_options_may_be_spelt_as_vllm_does() -> None:
         engine_options({"num_gpu_blocks_override": 7, "num_kv_blocks": 8})
 
 
-@pytest.mark.parametrize("name", NEUTRAL)
-def test_a_neutral_value_is_taken_and_another_refused(name: str) -> None:
-    for value in NEUTRAL[name]:
-        assert engine_options({name: value}) == {}
-    for value in {"something", 2, True} - {*NEUTRAL[name]}:
-        with pytest.raises(ValueError, match=f"^{name} must be "):
-            engine_options({name: value})
-
-
 def test_memory_for_the_cache_may_be_said_in_bytes() -> None:
     plain = LLM(num_kv_blocks=50)
     block = sum(each.nbytes for each in plain.engine.runner.kv_cache.tensors) // 51  # and the null block
@@ -206,8 +261,17 @@ def test_a_checkpoint_says_how_to_draw_from_it(tmp_path: Path) -> None:
     assert llm.get_default_sampling_params() == SamplingParams(temperature=0.7, top_p=0.8, top_k=20, max_tokens=9)
     (output,) = llm.chat([{"role": "user", "content": "Tell me a long story."}], use_tqdm=False)
     assert len(output.outputs[0].token_ids) <= 9
-    plain = LLM(str(model), num_kv_blocks=64, generation_config="vllm")
-    assert plain.get_default_sampling_params() == SamplingParams()
+    plain = LLM(num_kv_blocks=64, generation_config="vllm", override_generation_config={"max_new_tokens": 3})
+    assert plain.get_default_sampling_params() == SamplingParams(max_tokens=3)
+    config = plain.engine.model_config
+    assert load_generation_defaults(config, str(model), {"top_k": 5, "max_tokens": 2})["max_tokens"] == 2
+    assert load_generation_defaults(config, str(model)) == load_generation_defaults(llm.engine.model_config)
+    for source, overrides, wrong in (
+        ("auto", {"top_z": 1}, "override_generation_config"),
+        ("/none", {}, "generation_c"),
+    ):
+        with pytest.raises(ValueError, match=f"{wrong}.* must "):
+            load_generation_defaults(config, source, overrides)
     file.write_text(json.dumps({**written, "top_p": 7}))
     with pytest.raises(ValueError, match="top_p must be in"):
         LLM(str(model), num_kv_blocks=64).get_default_sampling_params()

@@ -70,8 +70,12 @@ def test_while_an_event_loop_is_served_another_is_refused_and_nothing_kept(engin
         for _ in range(2):  # the id is free again
             with refused:
                 go(say(llm, "second", request_id="r"))
+
+        async def shut_down() -> None:
+            await llm.shutdown()
+
         with refused:
-            go(llm.shutdown())
+            go(shut_down())
         assert first.run_until_complete(say(llm, "again", request_id="r")) == "again"
         first.run_until_complete(llm.shutdown())
     finally:

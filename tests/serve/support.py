@@ -64,14 +64,14 @@ def running(
 
 
 @contextmanager
-def program(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def program(*options: str, said: str = r"http://[\d.:]+") -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`folovllm serve` in a process, once it listens: its address, and the process with the rest of what it says."""
     command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "400"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         try:
-            addresses = (re.search(r"http://[\d.:]+", line) for line in process.stderr)
+            addresses = (re.search(said, line) for line in process.stderr)
             yield next(found for found in addresses if found)[0], process
         finally:
             process.terminate()

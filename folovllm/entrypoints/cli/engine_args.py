@@ -14,8 +14,10 @@ from dataclasses import asdict, fields, make_dataclass
 from typing import TYPE_CHECKING, Any
 
 from folovllm.config import EngineConfig, ModelConfig
-from folovllm.engine.defaults import HUB, LAYERS, NEUTRAL, SPELLINGS, config_for_llm
+from folovllm.engine.defaults import HUB, LAYERS, SPELLINGS, config_for_llm
 from folovllm.entrypoints.cli.parser import add_engine_arguments
+from folovllm.entrypoints.cli.vllm_options import add_vllm_arguments
+from folovllm.vllm_names import names
 
 
 class _Args:
@@ -34,18 +36,18 @@ class _Args:
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         add_engine_arguments(parser)
+        add_vllm_arguments(parser, names()["engine"])
         return parser
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> Any:
-        names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        return cls(**{name: value for name, value in vars(args).items() if name in names})
+        own = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+        return cls(**{name: value for name, value in vars(args).items() if name in own})
 
 
 _NAMES = dict.fromkeys(
-    [*(field.name for layer in LAYERS for field in fields(layer)),
-     "speculative_config", *SPELLINGS, *NEUTRAL, *HUB]
-)  # fmt: skip
+    [*(field.name for layer in LAYERS for field in fields(layer)), *SPELLINGS, *HUB, *names()["engine"]]
+)
 EngineArgs = make_dataclass("EngineArgs", [(name, Any, None) for name in _NAMES], bases=(_Args,))
 AsyncEngineArgs = make_dataclass("AsyncEngineArgs", [], bases=(EngineArgs,))
 for _made in (EngineArgs, AsyncEngineArgs):

@@ -35,8 +35,8 @@ def collect(model: str | None = None) -> dict[str, Any]:
     import torch
 
     from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
-    from folovllm.utils.devices import cpu_has_bf16_units, default_device
     from folovllm.entrypoints.cli.machine import cpu_features, hardware, versions
+    from folovllm.utils.devices import cpu_has_bf16_units, default_device
     from folovllm.utils.memory import GIB, free_memory_bytes
     from folovllm.utils.threads import wait_policy
 

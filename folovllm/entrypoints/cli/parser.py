@@ -12,11 +12,12 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from folovllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig
-from folovllm.engine.defaults import DEFAULTS, HUB, NEUTRAL
+from folovllm.engine.defaults import DEFAULTS
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli.vllm_options import human_readable_int, with_dashes, words_of_config
+from folovllm.entrypoints.cli.vllm_options import human_readable_int, json_object, plain_words, words_of_config
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import did_you_mean
+from folovllm.vllm_names import HAS_NOT, instead, is_option, names
 
 # What the names of the engine's and the sampling's options do not say. Where None is the default, what it comes to.
 HELP = {
@@ -34,6 +35,7 @@ HELP = {
     "enforce_eager": "no CUDA graphs; on a CPU, layer by layer",
     "max_logprobs": "most log-probabilities that a request may ask for at each token; -1: any number",
     "batch_invariant": "the same bits, whatever else is in the batch; slower",
+    "hf_overrides": """fields that are other than config.json says, as JSON: '{"rope_theta": 1e6}' (default: none)""",
     "quantization": "w4a16, w4a8, w8a8 or fp8: round a checkpoint's weights (default: as its config.json says)",
     "quantize_head": "beside --quantization w4a16 and the like: the head's weights in 8 bits, too",
     "block_size": "tokens in a block of the KV cache",
@@ -82,6 +84,11 @@ _SPELLINGS = {
     "--scheduling-policy": ("policy", str), "--num-gpu-blocks-override": ("num_kv_blocks", int),
     "-tp": ("tensor_parallel_size", int),
 }  # fmt: skip
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("max_num_batched_tokens", "kv_cache_memory_bytes"), human_readable_int),
+    "max_model_len": lambda text: -1 if text == "auto" else human_readable_int(text),
+    "hf_overrides": json_object,
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -93,7 +100,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
         """Like parse_args; the result also has `parser`, the chosen command's, and `program` and `argv`, as typed."""
-        typed = with_dashes(sys.argv[1:] if argv is None else argv)
+        typed = plain_words(sys.argv[1:] if argv is None else argv)
         args, unknown = self.parse_known_args(typed)
         if getattr(args, "config", None) is not None and isinstance(args.parser, Parser):
             typed[1:1] = words_of_config(args.config, args.parser, typed[1:])  # the command comes first
@@ -102,7 +109,12 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             chosen: Parser = args.parser
             known = [option for action in chosen._actions for option in action.option_strings]
-            hint = did_you_mean(unknown[0].partition("=")[0], known)
+            word = unknown[0].partition("=")[0]
+            if is_option(word):
+                chosen.error(
+                    f"{word} must be left out of {chosen.prog}: {HAS_NOT}; {instead(word[2:].replace('-', '_'))}"
+                )
+            hint = did_you_mean(word, known)
             chosen.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         return args
 
@@ -110,7 +122,9 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            if hint := did_you_mean(str(value), map(str, action.choices or ())):
+            is_theirs = isinstance(action, argparse._SubParsersAction) and value in names()["commands"]
+            hint = did_you_mean(str(value), map(str, action.choices or ()))
+            if hint := f"{HAS_NOT}: {names()['commands'][value]}" if is_theirs else hint:
                 error.message += f"; {hint}"
             raise
 
@@ -147,8 +161,7 @@ def explain(parser: argparse.ArgumentParser, **chosen: object) -> None:
             action.metavar = {int: "N", float: "X"}.get(action.type, "VALUE")  # type: ignore[call-overload]
             groups[layers[action.dest]]._group_actions.append(action)
             parser._optionals._group_actions.remove(action)
-        if action.dest in ("max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes"):
-            action.type = human_readable_int
+        action.type = _TYPES.get(action.dest, action.type)
         if "(default: " not in action.help:
             action.help += f" (default: {('off', 'on')[default] if isinstance(default, bool) else default})"
     for option, (name, kind) in _SPELLINGS.items():
@@ -164,7 +177,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 def engine_kwargs(args: argparse.Namespace) -> dict[str, Any]:
     """What was given of them, and of add_vllm_arguments()'s, but for the model."""
     given = commands.given(args, *commands.ENGINE)
-    given |= {name: value for name, value in vars(args).items() if name in (*HUB, *NEUTRAL)}
+    given |= {name: vars(args)[name] for name in getattr(args, "vllm_names", ()) if name in args}
     return {name: value for name, value in given.items() if name != "model"}
 
 

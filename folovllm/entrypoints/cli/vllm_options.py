@@ -1,8 +1,9 @@
-"""vLLM's command lines, taken as they are: numbers such as 4k, options in a file, and options without effect here.
+"""vLLM's command lines, taken as they are: numbers such as 4k, keys of JSON, options in a file, and vLLM's own options.
 
-    --max_model_len 4k             --max-model-len 4000; 4K is 4096
-    --config serve.yaml            the options in a file; what is typed counts more
-    --pipeline-parallel-size 1     says what is so anyway; 2 is refused by name
+    --max_model_len 4k                    --max-model-len 4000; 4K is 4096
+    --speculative-config.method ngram     --speculative-config '{"method": "ngram"}'
+    --config serve.yaml                   the options in a file; what is typed counts more
+    --pipeline-parallel-size 1            says what is so anyway; 2 is refused by name
 
 vLLM: utils/argparse_utils.py (FlexibleArgumentParser), engine/arg_utils.py
 """
@@ -13,18 +14,21 @@ import argparse
 import json
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from folovllm.engine.defaults import HUB, NEUTRAL
 from folovllm.utils.checks import describe, did_you_mean
 from folovllm.utils.named_files import read_file, wrong_file
+from folovllm.vllm_names import long_option
 
 _POWERS = "kmgt"
-_SHORT = {"pipeline_parallel_size": "-pp", "data_parallel_size": "-dp"}
-_HUB_HELP = {
-    "revision": "branch, tag or commit of a model of the hub (default: its main branch)",
-    "download_dir": "folder that models of the hub are kept in (default: huggingface_hub's cache)",
-}
+
+
+def json_object(text: str) -> dict[str, Any]:
+    with suppress(ValueError):
+        if isinstance(value := json.loads(text), dict):
+            return value
+    raise argparse.ArgumentTypeError(f"must be an object in JSON, got {text!r}")
 
 
 def human_readable_int(text: str) -> int:
@@ -43,15 +47,50 @@ def human_readable_int(text: str) -> int:
     return int(value)
 
 
-def with_dashes(typed: Iterable[str]) -> list[str]:
-    """Options with the dashes that their names have: --max_model_len=8 is --max-model-len=8."""
+def plain_words(typed: Iterable[str]) -> list[str]:
+    """What was typed, as argparse takes it: --max_model_len=8 is --max-model-len=8, -O3 is --optimization-level 3, and
+    --speculative-config.method ngram is a key of the JSON of --speculative-config."""
     words = list(typed)
     end = words.index("--") if "--" in words else len(words)
-    for place, word in enumerate(words[:end]):
+    plain: list[str] = []
+    objects: dict[str, dict[str, Any]] = {}
+    left = iter(words[:end])
+    for word in left:
         name, equals, value = word.partition("=")
-        if name.startswith("--"):
-            words[place] = name.replace("_", "-") + equals + value
-    return words
+        if level := re.fullmatch(r"-O=?(\d?)", word):
+            plain += ["--optimization-level", level[1]] if level[1] else ["--optimization-level"]
+        elif re.fullmatch(r"--?[A-Za-z][\w-]*\.[\w.-]+\+?", name):
+            option, *keys = name.removesuffix("+").split(".")
+            text = value if equals else next(left, "")
+            given = text.split(",") if name[-1] == "+" else _plain(text)
+            _put(objects.setdefault(long_option(_dashes(option)), {}), keys, given)
+        else:
+            plain.append(_dashes(name) + equals + value)
+    for option, space in objects.items():
+        if any(long_option(word.partition("=")[0]) == option for word in plain):
+            raise ValueError(f"{option} must be given as JSON or key by key, got both")
+        plain += [option, json.dumps(space)]
+    return plain + words[end:]
+
+
+def _dashes(name: str) -> str:
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def _put(space: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """At keys[0], in it at keys[1], and so on; a list grows."""
+    for key in keys[:-1]:
+        space = space.setdefault(key, {})
+    kept = space.get(keys[-1])
+    space[keys[-1]] = [*kept, *value] if isinstance(kept, list) and isinstance(value, list) else value
+
+
+def _plain(text: str) -> Any:
+    """JSON, a number such as 4k, or else text."""
+    for read in (json.loads, human_readable_int):
+        with suppress(ValueError, argparse.ArgumentTypeError):
+            return read(text)
+    return text
 
 
 def words_of_config(path: str, parser: argparse.ArgumentParser, typed: Sequence[str]) -> list[str]:
@@ -94,8 +133,8 @@ def _words(option: str, action: argparse.Action, value: Any) -> list[str]:
     if is_switch:
         off = "--no" + option[1:]
         return [off] if off in action.option_strings else []
-    if isinstance(value, list) and isinstance(action, argparse._AppendAction):
-        return [f"{option}={each}" for each in value]
+    if isinstance(value, list) and (action.nargs == "+" or isinstance(action, argparse._AppendAction)):
+        return [option, *map(str, value)] if action.nargs == "+" else [f"{option}={each}" for each in value]
     return [f"{option}={json.dumps(value) if isinstance(value, (dict, list)) else value}"]
 
 
@@ -108,24 +147,34 @@ class OneModel(argparse.Action):
         namespace.model = value
 
 
-def add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of vLLM's engine that are no fields of ours."""
-    for name in HUB:
-        option = "--" + name.replace("_", "-")
-        parser.add_argument(option, default=argparse.SUPPRESS, metavar="VALUE", help=_HUB_HELP[name])
-    text = "taken with the value that says what is so anyway; any other is refused"
-    group = parser.add_argument_group("options of vLLM's without which nothing is different here", text)
-    for name, values in NEUTRAL.items():
-        given = [value for value in values if value is not None]
-        if not given:
+def add_vllm_arguments(parser: argparse.ArgumentParser, known: dict[str, dict[str, Any]]) -> None:
+    """Every argument of vLLM's that is none of ours: vllm_names.py says what becomes of it."""
+    text = "taken where nothing is different here, and one line says so; else refused by name, with what to do instead"
+    group = parser.add_argument_group("all other options of vllm serve", text)
+    added = []
+    for name, how in known.items():
+        option, others = "--" + name.replace("_", "-"), how.get("spellings", [])
+        if ours := parser._option_string_actions.get(option):
+            parser._option_string_actions.update((other, ours) for other in others)
             continue
-        options = ["--" + name.replace("_", "-"), *([_SHORT[name]] if name in _SHORT else [])]
-        how: dict[str, Any] = {"type": type(given[0]), "metavar": "VALUE"}
-        if isinstance(given[0], bool):
-            how = {"action": argparse.BooleanOptionalAction}
-        is_logging = len(given) > 1 and given[0] is False
-        both = "statistics are at /metrics and never logged, on or off (default: off)" if is_logging else ""
-        shown = " or ".join("off" if value is False else str(value) for value in given)
-        group.add_argument(
-            *options, dest=name, default=argparse.SUPPRESS, help=both or f"{shown} alone (default: {given[0]})", **how
-        )
+        added.append(name)
+        hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _HELP.get(name, argparse.SUPPRESS)}
+        group.add_argument(option, *others, dest=name, **hidden, **_KINDS[how["kind"]])
+    parser.set_defaults(vllm_names=added)
+
+
+_HELP = {
+    "revision": "branch, tag or commit of a model of the hub (default: its main branch)",
+    "download_dir": "folder that models of the hub are kept in (default: huggingface_hub's cache)",
+    "hf_token": "a key for the hub; alone: the one that `hf auth login` has kept (default: huggingface_hub's)",
+}
+_KINDS: dict[str, dict[str, Any]] = {
+    "switch": {"action": argparse.BooleanOptionalAction},
+    "optional": {"nargs": "?", "const": True},
+    "list": {"nargs": "+"},
+    "json": {"type": _plain},
+    "int": {"type": human_readable_int},
+    "float": {"type": float},
+    "text": {"type": _plain},
+}
+"""How a value of each kind is read."""

@@ -183,12 +183,12 @@ def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:
 def _add_state(app: FastAPI, serving: ServingEngine) -> None:
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model(serving)]}
+        return {"object": "list", "data": [_model(serving, name) for name in serving.options.names]}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         serving.check_model(name)
-        return _model(serving)
+        return _model(serving, name)
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
@@ -241,9 +241,9 @@ def _add_operations(app: FastAPI, serving: ServingEngine) -> None:
         }
 
     @app.post("/reset_prefix_cache")
-    async def reset_prefix_cache() -> dict[str, Any]:
+    async def reset_prefix_cache() -> dict[str, bool]:
         await serving.llm.reset_prefix_caches()
-        return {}
+        return {"success": True}
 
 
 def _add_page(app: FastAPI, serving: ServingEngine) -> None:
@@ -258,9 +258,9 @@ def _add_page(app: FastAPI, serving: ServingEngine) -> None:
         return FileResponse(STATIC / name)
 
 
-def _model(serving: ServingEngine) -> dict[str, Any]:
+def _model(serving: ServingEngine, name: str) -> dict[str, Any]:
     return {
-        "id": serving.model_name,
+        "id": name,
         "object": "model",
         "created": serving.created,
         "owned_by": "folovllm",

@@ -12,7 +12,9 @@ import gc
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import cast
 
@@ -111,7 +113,7 @@ def serve(options: ServerOptions, engine: EngineProcess, notes: Console) -> int:
     Raises:
         OSError: the address is taken.
     """
-    with listen(options.host, options.port) as listener:
+    with listen(options.host, options.port, options.uds) as listener:
         with waiting(f"loading {options.model} …", notes):
             llm = MPClient(engine)
         facts, cache = llm.engine.facts, llm.engine.config.cache_config
@@ -137,12 +139,15 @@ def serve(options: ServerOptions, engine: EngineProcess, notes: Console) -> int:
 
 def say_where(notes: Console, options: ServerOptions, listener: socket.socket, facts: list[str]) -> None:
     listener.listen(2048)  # as uvicorn does: who reads the line may connect, and waits until the event loop runs
-    host, port = listener.getsockname()[:2]
     scheme = "http" if options.ssl_certfile is None else "https"
-    address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    parts = ("FoloVLLM ", "bold"), "serves ", (options.name, "bold"), " at ", (address, "bold cyan")
+    if options.uds is None:
+        host, port = listener.getsockname()[:2]
+        address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    else:
+        address = f"{scheme}+unix://{options.uds}"
+    parts = ("FoloVLLM ", "bold"), "serves ", (", ".join(options.names), "bold"), " at ", (address, "bold cyan")
     notes.print(Text.assemble(*parts, *(f" · {fact}" for fact in facts)))
-    if not options.api_keys and not is_loopback(options.host):
+    if not options.api_keys and options.uds is None and not is_loopback(options.host):
         notes.print(
             Text(f"{options.host} is open to other machines, and no --api-key is asked for: anyone there may use it"),
             style="yellow",
@@ -165,7 +170,8 @@ def make_server(app: FastAPI, kill: Callable[[], None] = lambda: None) -> Draini
     config = uvicorn.Config(
         app,
         log_level=options.uvicorn_log_level,
-        access_log=options.uvicorn_log_level in ("info", "debug", "trace"),
+        log_config=options.log_config_file or uvicorn.config.LOGGING_CONFIG,
+        access_log=options.uvicorn_log_level in ("info", "debug", "trace") and not options.disable_uvicorn_access_log,
         lifespan="on",
         http=TimedH11,
         ssl_certfile=options.ssl_certfile,
@@ -174,15 +180,23 @@ def make_server(app: FastAPI, kill: Callable[[], None] = lambda: None) -> Draini
     return DrainingServer(config, app, kill)
 
 
-def listen(host: str, port: int) -> socket.socket:
+@contextmanager
+def listen(host: str, port: int, uds: str | None = None) -> Iterator[socket.socket]:
+    """uds: path of a Unix socket, instead of both; the file goes when the socket does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol by its name: asyncio sets TCP_NODELAY only where a socket names it. Without that, the first event of
     # an answer waits for the client to acknowledge the head, which on a connection used before takes it 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise OSError(f"--host and --port must be an address that is free here, got {host}:{port}: {error}") from error
-    return listener
+    kind = (family, socket.SOCK_STREAM, socket.IPPROTO_TCP) if uds is None else (socket.AF_UNIX, socket.SOCK_STREAM)
+    with socket.socket(*kind) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port) if uds is None else uds)
+        except (OSError, OverflowError) as error:
+            what = f"--host and --port must be an address that is free here, got {host}:{port}"
+            what = what if uds is None else f"--uds must be a path where no file is yet, got {uds!r}"
+            raise OSError(f"{what}: {error}") from error
+        try:
+            yield listener
+        finally:
+            if uds is not None:
+                Path(uds).unlink(missing_ok=True)

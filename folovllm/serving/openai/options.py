@@ -1,4 +1,5 @@
-"""ServerOptions: what the server is configured with; the engine's options are beside them.
+"""ServerOptions: what the server is configured with; the engine's options are beside them. Each field is an option of
+`folovllm serve`, and its line below is what the help says of it.
 
 vLLM: entrypoints/launchers/cli_args.py
 """
@@ -7,70 +8,100 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.entrypoints.chat_template import check_template
-from folovllm.serving.openai.middleware import is_loopback
+
+LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 
 
 @dataclass
 class ServerOptions:
     """Args:
-    served_model_name: what clients call the model, where it has another name.
-    max_body_bytes: of a request; beyond, it is answered with 413.
-    salt_by_key: prompts find each other's cached blocks only among requests of one key.
-    generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
-    trust_chat_template: requests may bring a chat template of their own, which is a program.
-    tool_call_parser: the format that the model writes calls of tools in; None: by its chat template.
-    reasoning_parser: how the model marks its thoughts; None: by its chat template.
-    metrics_prefix: of the names at /metrics; with "vllm:" dashboards for vLLM fill.
-    unknown_fields: of a body: "warn" leaves them out and says so in the log, "refuse" answers 400.
-    chat_template: instead of the tokenizer's.
-    root_path: what a proxy in front puts before this server's paths.
-    ssl_certfile, ssl_keyfile: with the first the server speaks HTTPS.
-    uvicorn_log_level: at "info" and below each request is a line.
-    allowed_hosts: further names that clients may call this server by.
-    allowed_origins: other sites whose pages may call this server from a browser (CORS); "*" is any.
-    allowed_methods, allowed_headers, allow_credentials: what these pages may send.
+    model: the same as MODEL (default: embedded)
+    served_model_name: what clients call the model; of several names, answers have the first (default: MODEL)
+    host: address to listen on; 0.0.0.0 is open to other machines
+    port: 0: one that is free
+    uds: path of a Unix socket to listen on, instead of host and port (default: none)
+    api_keys: one that clients must send; several may be given (default: FOLOVLLM_API_KEY, or none)
+    allowed_hosts: a name that clients may call this server by, besides localhost; may be given again (default: none)
+    allowed_origins: sites whose pages may call this server from a browser, as JSON: '["*"]' is any (default: none)
+    allowed_methods: methods that these pages may use (default: '["*"]')
+    allowed_headers: headers that these pages may use (default: '["*"]')
+    allow_credentials: let these pages send cookies and keys that the browser holds
+    max_queue: waiting requests; beyond: 429; also --max-num-queued-reqs
+    max_body_bytes: of a request; beyond: 413
+    salt_by_key: each key finds only the prompts that were cached for it
+    generation_config: sampling defaults; auto: the checkpoint's generation_config.json; vllm: none; or a folder
+    override_generation_config: sampling defaults that count more, as JSON: '{"temperature": 0.5}' (default: none)
+    tool_call_parser: how the model writes calls of tools: NAMES (default: by its chat template)
+    reasoning_parser: how the model marks its thoughts: REASONING (default: by its chat template)
+    chat_template: a Jinja template, instead of the tokenizer's; it may be typed itself, too (default: none)
+    default_chat_template_kwargs: variables of the template for requests that do not give them, as JSON (default: none)
+    trust_chat_template: take chat templates from requests; a template is a program, though one without access to files
+    response_role: the role of answers
+    return_tokens_as_token_ids: name tokens by their ids in log-probabilities
+    enable_force_include_usage: count the tokens at the end of every stream
+    metrics_prefix: how names at /metrics begin; with vllm: a dashboard for vLLM fills (default: folovllm:)
+    unknown_fields: fields that this server does not know: warn leaves them out and says so, refuse answers 400
+    root_path: path that a proxy in front puts before this server's own (default: none)
+    ssl_certfile: certificate in PEM: the server then speaks HTTPS (default: none)
+    ssl_keyfile: key of the certificate, where it is not in the same file (default: none)
+    uvicorn_log_level: what uvicorn logs; at info a line for each request
+    disable_uvicorn_access_log: no line for each request, whatever that level
+    log_config_file: Python's logging configuration, in JSON or YAML, for uvicorn (default: uvicorn's)
     """
 
     model: str = EMBEDDED_MODEL
-    served_model_name: str | None = None
+    served_model_name: str | Sequence[str] | None = None
     host: str = "127.0.0.1"
     port: int = 8000
+    uds: str | None = None
     api_keys: Sequence[str] = ()
-    max_queue: int = 1024
-    max_body_bytes: int = 2 * 2**20
-    salt_by_key: bool = False
-    generation_config: str = "auto"
-    trust_chat_template: bool = False
-    tool_call_parser: str | None = None
-    reasoning_parser: str | None = None
-    metrics_prefix: str = "folovllm:"
-    unknown_fields: str = "warn"
-    chat_template: str | None = None
-    root_path: str | None = None
-    ssl_certfile: str | None = None
-    ssl_keyfile: str | None = None
-    uvicorn_log_level: str = "warning"
     allowed_hosts: Sequence[str] = ()
     allowed_origins: Sequence[str] = ()
     allowed_methods: Sequence[str] = ("*",)
     allowed_headers: Sequence[str] = ("*",)
     allow_credentials: bool = False
+    max_queue: int = 1024
+    max_body_bytes: int = 2 * 2**20
+    salt_by_key: bool = False
+    generation_config: str = "auto"
+    override_generation_config: dict[str, Any] | None = None
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    chat_template: str | None = None
+    default_chat_template_kwargs: dict[str, Any] | None = None
+    trust_chat_template: bool = False
+    response_role: str = "assistant"
+    return_tokens_as_token_ids: bool = False
+    enable_force_include_usage: bool = False
+    metrics_prefix: str = "folovllm:"
+    unknown_fields: Literal["refuse", "warn"] = "warn"
+    root_path: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    uvicorn_log_level: LogLevel = "warning"
+    disable_uvicorn_access_log: bool = False
+    log_config_file: str | None = None
 
     def __post_init__(self) -> None:
         if self.chat_template is not None:
             check_template(self.chat_template)
 
     @property
-    def name(self) -> str:
-        return self.served_model_name or self.model
+    def names(self) -> list[str]:
+        """What clients may call the model; answers have the first."""
+        given = self.served_model_name
+        return [given] if isinstance(given, str) and given else list(given or [self.model])
 
     @property
     def hosts(self) -> list[str] | None:
         """Names that a browser of someone on this machine may be led to ask for. With a key, or on an address that
         others may reach by any name, only a list that was given is held to; None lets every name in."""
+        from folovllm.serving.openai.middleware import is_loopback  # needs the extra `serve`
+
         if self.allowed_hosts or (not self.api_keys and is_loopback(self.host)):
             return [self.host, *self.allowed_hosts]
         return None

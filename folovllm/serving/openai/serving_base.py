@@ -72,12 +72,12 @@ class OpenAIServing(ABC, Generic[B]):
 
     async def chunks(self, body: B, work: Work) -> AsyncGenerator[Burst, None]:
         start = head(self.prefix, self.chunk_kind, self.serving.model_name, body.request_id)
-        options = body.stream_options
+        options, forced = body.stream_options, self.serving.options.enable_force_include_usage
         chunks, kept = Chunks(work.params.n, len(work.prompts)), dict[int, Any]()
         async with aclosing(self.serving.outputs(work)) as outputs:
             async for place, output in outputs:
                 deltas = list(chunks.deltas(place, output))
-                asks = chunks.are_over() and options is not None and options.include_usage
+                asks = chunks.are_over() and (forced or (options is not None and options.include_usage))
                 total = usage(chunks.newest.values(), drop_tokens=work.drop_tokens) if asks else None
                 if deltas or total is not None:
                     make = partial(self._burst, body, output, deltas, start, kept, total, chunks.are_over())

@@ -87,7 +87,7 @@ class ChatServing(OpenAIServing[ChatRequest]):
         choices = []
         for choice in output.outputs:
             reader = self.reader(body, output)
-            message = {"role": "assistant", **reader.message(choice), "refusal": None, **_UNUSED}
+            message = {"role": self.serving.options.response_role, **reader.message(choice), "refusal": None, **_UNUSED}
             choices.append({"index": choice.index, "message": message, **self._choice(body, choice, reader, check)})
         token_ids = output.prompt_token_ids if body.return_token_ids else None
         more = {"prompt_logprobs": prompt_rows(output, check), "prompt_token_ids": token_ids}
@@ -101,7 +101,7 @@ class ChatServing(OpenAIServing[ChatRequest]):
             kept[index] = self.reader(body, output)
         reader: MessageReader = kept[index]
         said = reader.delta(choice)
-        delta = {"role": "assistant", **said} if begins else said
+        delta = {"role": self.serving.options.response_role, **said} if begins else said
         if not (delta or choice.finished() or body.logprobs or body.return_token_ids):
             return None  # a part of a marker, or of what may be one
         part = {"index": index, "delta": delta, **self._choice(body, choice, reader, check)}
@@ -123,7 +123,7 @@ class ChatServing(OpenAIServing[ChatRequest]):
     def _logprobs(self, choice: CompletionOutput, body: ChatRequest, check: Check) -> dict[str, Any] | None:
         if not body.logprobs or choice.logprobs is None:
             return None
-        content, as_id = [], bool(body.return_tokens_as_token_ids)
+        content, as_id = [], bool(body.return_tokens_as_token_ids) or self.serving.options.return_tokens_as_token_ids
         for token_id, row in zip(choice.token_ids, choice.logprobs, strict=True):
             check()
             ranked = sorted(row.items(), key=lambda item: item[1].rank or 0)[: body.top_logprobs or 0]

@@ -160,7 +160,8 @@ class CompletionServing(OpenAIServing[CompletionRequest]):
 
     def _logprobs(self, token_ids: list[int], rows: list[Row], body: CompletionRequest, check: Check) -> dict[str, Any]:
         """In a dict, a second token of one text goes by its id: none that was asked for is left out."""
-        as_id, count = bool(body.return_tokens_as_token_ids), body.logprobs or 0
+        as_id, count = self.serving.options.return_tokens_as_token_ids, body.logprobs or 0
+        as_id = as_id or bool(body.return_tokens_as_token_ids)
         text_of, tokens = self.serving.token_bytes.text, []
         values: list[float | None] = []
         tops: list[dict[str, float] | None] = []

@@ -60,8 +60,7 @@ class ServingEngine:
     """One engine, and what is between it and the routes."""
 
     def __init__(self, llm: EngineClient, options: ServerOptions) -> None:
-        self.llm, self.model_name, self.salt_by_key = llm, options.name, options.salt_by_key
-        self.trust_chat_template = options.trust_chat_template
+        self.llm, self.options, self.model_name = llm, options, options.names[0]
         self.created = int(time.time())
         self.gate = Gate(llm, options.max_queue)
         self.metrics = Metrics(llm, self.model_name, self.gate, options.metrics_prefix)
@@ -76,16 +75,16 @@ class ServingEngine:
                 raise ValueError("chat_template needs a tokenizer, but skip_tokenizer_init leaves none")
             self.tokenizer.chat_template = options.chat_template
         template = _template_for_tools(self.tokenizer)
-        named = options.tool_call_parser
-        self.tool_parser = parser_of_template(template) if named is None else get_tool_parser(named)
+        form = options.tool_call_parser
+        self.tool_parser = parser_of_template(template) if form is None else get_tool_parser(form)
         self.reasoning_parser = options.reasoning_parser or reasoning.parser_of_template(template)
         self.added_tokens = frozenset(self.tokenizer.get_added_vocab() if self.tokenizer is not None else ())
         special = set(getattr(self.tokenizer, "all_special_tokens", ()))
         self.thinks_in_special_tokens = self.reasoning_parser is not None and reasoning.END in special
         a_token = characters_a_token(self.tokenizer)
         self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
-        model_config = llm.engine.model_config
-        self.defaults = load_generation_defaults(model_config) if options.generation_config == "auto" else {}
+        named = options.generation_config, options.override_generation_config
+        self.defaults = load_generation_defaults(llm.engine.model_config, *named)
         self.background = Background()
         self.clock = time.monotonic
 
@@ -106,7 +105,7 @@ class ServingEngine:
             raise refused(error) from error
 
     def check_model(self, name: str | None) -> None:
-        if name is not None and name != self.model_name:
+        if name is not None and name not in self.options.names:
             raise APIError(
                 404,
                 f"model must be {self.model_name!r}, the one that is served, got {name!r}",
@@ -141,7 +140,7 @@ class ServingEngine:
             raise ValueError(f"priority must be a number of 32 bits, got {body.priority}")
         if body.cache_salt == "":
             raise ValueError("cache_salt must not be empty, got ''")
-        salt = salt_for(key, body.cache_salt) if self.salt_by_key and key else body.cache_salt
+        salt = salt_for(key, body.cache_salt) if self.options.salt_by_key and key else body.cache_salt
         salted = {} if salt is None else {"cache_salt": salt}
 
         def asking() -> Iterator[dict[str, Any]]:
@@ -175,7 +174,7 @@ class ServingEngine:
 
         Raises ValueError: a template that is not trusted, or will not do.
         """
-        if body.chat_template is not None and not self.trust_chat_template:
+        if body.chat_template is not None and not self.options.trust_chat_template:
             raise ValueError(
                 "chat_template must be null: it is a program, and this server runs none of its clients'; serve with "
                 "--trust-request-chat-template to take it"
@@ -190,7 +189,7 @@ class ServingEngine:
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             chat_template=body.chat_template,
-            chat_template_kwargs=_variables(body),
+            chat_template_kwargs={**(self.options.default_chat_template_kwargs or {}), **_variables(body)},
             tools=None if not tools else [tool.model_dump(exclude_none=True, exclude=_NOT_SHOWN) for tool in tools],
             add_special_tokens=bool(body.add_special_tokens),
             max_characters=self.max_characters,
@@ -302,11 +301,10 @@ def _arguments(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"arguments": found}
 
 
-def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any] | None:
+def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any]:
     """The template's variables beside the messages."""
     effort = getattr(body, "reasoning_effort", None)
-    given = body.chat_template_kwargs
-    return given if effort is None else {"reasoning_effort": effort, **(given or {})}
+    return {**({} if effort is None else {"reasoning_effort": effort}), **(body.chat_template_kwargs or {})}
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

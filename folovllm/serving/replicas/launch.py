@@ -83,7 +83,7 @@ def serve_replicas(
     options: ServerOptions, engine_options: dict[str, Any], replica_options: ReplicaOptions, notes: Console
 ) -> int:
     """As openai.launch.serve(), with the engines elsewhere. Raises: also as RayFleet."""
-    with listen(options.host, options.port) as listener:
+    with listen(options.host, options.port, options.uds) as listener:
         with waiting(f"starting {replica_options.replicas} replicas of {options.model} …", notes):
             llm = make_replicas(options.model, engine_options, replica_options)
         try:

@@ -1,7 +1,7 @@
 """SamplingParams: everything a request may ask about how its tokens are chosen, and when to stop.
 
 Plain data, checked when it is made and again when a request takes it, so that the sampler never has to. Fields may be
-set in between, so what follows from them is computed when it is read. The fields and their meanings are vLLM's. How the
+set in between: what follows from them is computed when read or checked. Fields and their meanings are vLLM's. How the
 settings act on the logits, and in which order, is the sampler's business.
 
 vLLM: vllm/sampling_params.py
@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from folovllm.utils.checks import (
     MAX_SEED,
+    FollowingInt,
     check_bool,
     check_choice,
     check_float,
@@ -89,7 +90,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    best_of: int = None  # type: ignore[assignment]  # as many as n, where it is not given: see _best_of
+    best_of: int = None  # type: ignore[assignment]  # as many as n, where it is not given
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -182,6 +183,8 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         check_int("n", self.n, 1, must="be at least 1")
+        if self.best_of is None or isinstance(self.best_of, FollowingInt):
+            self.best_of = FollowingInt(self.n)
         check_int("best_of", self.best_of, 1, must="be at least 1")
         if self.best_of < self.n:
             raise ValueError(f"best_of ({self.best_of}) must be >= n ({self.n})")
@@ -193,8 +196,7 @@ class SamplingParams:
             raise ValueError(f"min_tokens ({self.min_tokens}) must be <= max_tokens ({self.max_tokens})")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
-                way_out = "-1 is the whole vocabulary, None turns it off"
-                check_int(name, getattr(self, name), -1, way_out=way_out)
+                check_int(name, getattr(self, name), -1, way_out="-1 is the whole vocabulary, None turns it off")
 
     def _check_distribution(self) -> None:
         for name, (is_right, must, way_out) in _RANGES.items():
@@ -237,15 +239,6 @@ class SamplingParams:
             if self.is_greedy and getattr(self, name) > 1:
                 must = "be 1 when using greedy sampling (temperature 0)"
                 raise wrong(name, must, getattr(self, name), "raise the temperature")
-
-
-def _best_of(params: SamplingParams) -> int:
-    given: int | None = vars(params)["best_of"]
-    return params.n if given is None else given
-
-
-# Assigned here: in the class's body the property would be the field's default.
-SamplingParams.best_of = property(_best_of, lambda params, given: vars(params).update(best_of=given))  # type: ignore[assignment]
 
 
 def _string_list(name: str, value: object) -> list[str]:

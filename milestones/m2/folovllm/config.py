@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from folovllm.utils.checks import (
     MAX_SEED,
+    FollowingInt,
+    FollowingStr,
     check_bool,
     check_choice,
     check_float,
@@ -27,8 +29,7 @@ from folovllm.utils.checks import (
 if TYPE_CHECKING:
     import torch
 
-# The name of the small model that ships inside the package, and what `model=None` means.
-EMBEDDED_MODEL = "embedded"
+EMBEDDED_MODEL = "embedded"  # the small one that ships inside the package, and what `model=None` means
 
 # Fields that this engine does not support yet: only their defaults are accepted.
 UNSUPPORTED = ("block_size", "swap_space", "enable_prefix_caching", "enable_chunked_prefill")
@@ -68,7 +69,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         self.model = _path_or_name("model", self.model)
-        self.tokenizer = self.model if self.tokenizer is None else _path_or_name("tokenizer", self.tokenizer)
+        follows = self.tokenizer is None or isinstance(self.tokenizer, FollowingStr)
+        self.tokenizer = FollowingStr(self.model) if follows else _path_or_name("tokenizer", self.tokenizer)
         check_choice("tokenizer_mode", self.tokenizer_mode, ("auto", "slow"))
         if not isinstance(self.dtype, str):  # a torch.dtype prints as "torch.float32"
             self.dtype = str(self.dtype).removeprefix("torch.")
@@ -157,7 +159,8 @@ class EngineConfig:
             expected = _LAYERS[layer.name]
             if not isinstance(getattr(self, layer.name), expected):
                 raise wrong(layer.name, f"be a {expected.__name__}", getattr(self, layer.name))
-        from_model, from_scheduler = self.model_config.max_model_len, self.scheduler_config.max_model_len
+        from_model, given = self.model_config.max_model_len, self.scheduler_config.max_model_len
+        from_scheduler = None if isinstance(given, FollowingInt) else given
         if from_model is not None and from_scheduler is not None and from_model != from_scheduler:
             raise ValueError(
                 f"max_model_len must be the same in both configs, got {from_model} in model_config and "
@@ -170,7 +173,7 @@ class EngineConfig:
     def set_max_model_len(self, value: int) -> None:
         """Write the one number into copies of both layers: a config used for two engines stays as it was."""
         self.model_config = replace(self.model_config, max_model_len=value)
-        self.scheduler_config = replace(self.scheduler_config, max_model_len=value)
+        self.scheduler_config = replace(self.scheduler_config, max_model_len=FollowingInt(value))
 
     def refuse_unsupported(self) -> None:
         """Raises NotImplementedError: a field of UNSUPPORTED is not at its default."""

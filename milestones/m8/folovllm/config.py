@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.checks import (
     MAX_SEED,
+    FollowingInt,
+    FollowingStr,
     check_bool,
     check_choice,
     check_float,
@@ -28,8 +30,7 @@ from folovllm.utils.checks import (
 if TYPE_CHECKING:
     import torch
 
-# The name of the small model that ships inside the package, and what `model=None` means.
-EMBEDDED_MODEL = "embedded"
+EMBEDDED_MODEL = "embedded"  # the small one that ships inside the package, and what `model=None` means
 
 # The spellings a user may give, and torch's own name for each.
 _DTYPES = {
@@ -76,7 +77,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         self.model = _path_or_name("model", self.model)
-        self.tokenizer = self.model if self.tokenizer is None else _path_or_name("tokenizer", self.tokenizer)
+        follows = self.tokenizer is None or isinstance(self.tokenizer, FollowingStr)
+        self.tokenizer = FollowingStr(self.model) if follows else _path_or_name("tokenizer", self.tokenizer)
         check_choice("tokenizer_mode", self.tokenizer_mode, ("auto", "slow"))
         if not isinstance(self.dtype, str):  # a torch.dtype prints as "torch.float32"
             self.dtype = str(self.dtype).removeprefix("torch.")
@@ -203,7 +205,8 @@ class EngineConfig:
                 raise wrong(name, f"be a {expected.__name__}", getattr(self, name))
         if self.speculative_config is not None:
             self.speculative_config = SpeculativeConfig.of(self.speculative_config)
-        from_model, from_scheduler = self.model_config.max_model_len, self.scheduler_config.max_model_len
+        from_model, given = self.model_config.max_model_len, self.scheduler_config.max_model_len
+        from_scheduler = None if isinstance(given, FollowingInt) else given
         if from_model is not None and from_scheduler is not None and from_model != from_scheduler:
             raise ValueError(
                 f"max_model_len must be the same in both configs, got {from_model} in model_config and "
@@ -216,7 +219,7 @@ class EngineConfig:
     def set_max_model_len(self, value: int) -> None:
         """Write the one number into copies of both layers: a config used for two engines stays as it was."""
         self.model_config = replace(self.model_config, max_model_len=value)
-        self.scheduler_config = replace(self.scheduler_config, max_model_len=value)
+        self.scheduler_config = replace(self.scheduler_config, max_model_len=FollowingInt(value))
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> EngineConfig:

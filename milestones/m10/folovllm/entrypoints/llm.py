@@ -45,9 +45,9 @@ class LLM:
     def get_tokenizer(self) -> Any:
         return self.engine.get_tokenizer()
 
-    def reset_prefix_cache(self) -> None:
+    def reset_prefix_cache(self) -> bool:
         """Forget what has been computed: the next prompts find nothing of it."""
-        self.engine.reset_prefix_cache()
+        return self.engine.reset_prefix_cache()
 
     def generate(
         self,

@@ -4,7 +4,7 @@ def group_layers(windows, kv_heads, block_size, chunk, *, one_table=False):
         kinds.setdefault(windows[layer] if windows else None, []).append(layer)
     if len(kinds) > 1 and (one_table or len(set(kv_heads)) > 1):
         kinds = {None: list(range(len(kv_heads)))}
-    fewest, most = min(map(len, kinds.values())), max(map(len, kinds.values()))
+    most = max(map(len, kinds.values()))
     size = most
     groups = [
         (window, tuple(kinds[window][first : first + size]))
