@@ -105,7 +105,7 @@ def test_a_full_swap_space_makes_way_for_recomputing():
 
 def test_an_admission_leaves_the_watermark_free():
     desk = PagedDesk(200, 4, max_model_len=800)
-    assert desk.scheduler._watermark == 2
+    assert desk.scheduler.watermark == 2
     desk.add("a", 99 * 4, max_tokens=1)
     desk.add("b", 100 * 4, max_tokens=1)
     assert desk.step() == {"a": 396}  # 101 blocks are left, b would leave one
