@@ -32,7 +32,7 @@ class Proposer(Protocol):
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
         """As propose(), with tokens that are drawn; and what they were drawn from, [len(tokens[i]), vocab] each. Asked
         for by rejection_sample_method="probabilistic", which needs a draft model."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no probabilities")
 
     def propose_on_device(self, seqs: list[Sequence], counts: list[int]) -> tuple[torch.Tensor, list[int]] | None:
         """As propose(), without a wait: the tokens on the device, [all of them], those of a sequence together; and how

@@ -33,7 +33,7 @@ def test_the_best_length_is_the_one_that_a_hand_finds() -> None:
     """One sequence, alpha 0.5, of 31ths: 1/32, 1.5/33, 1.75/34 = .0515, 1.875/35 = .0536, 1.9375/36 = .0538."""
     assert best_length(1, 0.5, 4, COSTS) == 4
     assert best_length(1, 0.5, 3, COSTS) == 3
-    dear = StepCosts(ridge=31, draft=31 / 32 / 8)  # 4/32 more for each: 1.5/37 = .0405, 1.75/42 = .0417, 1.875/47 = .0399
+    dear = StepCosts(ridge=31, draft=4 / 32)  # 4/31 more for each: 1.5/37 = .0405, 1.75/42 = .0417, 1.875/47 = .0399
     assert best_length(1, 0.5, 4, dear) == 2
 
 

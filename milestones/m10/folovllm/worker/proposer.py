@@ -32,7 +32,7 @@ class Proposer(Protocol):
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
         """As propose(), with tokens that are drawn; and what they were drawn from, [len(tokens[i]), vocab] each. Asked
         for by rejection_sample_method="probabilistic", which needs a draft model."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no probabilities")
 
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
         """The model has computed these tokens of `seqs`, in a step with parts of prompts. A proposer that keeps keys
