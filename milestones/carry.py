@@ -7,6 +7,9 @@ Each step is a three-way merge (git merge-file): base is the version before its 
 the changed one. Two neighbours differ by one milestone only, so few steps conflict. A conflict is written into the
 file with git's markers, and the way ends there. Solve it and run `carry` again: it goes on from that file. For this
 the git directory holds what each version was when its change was last carried, until the base is another commit.
+
+On the way down a change also comes to versions that never had its code. A hunk that does not merge into one of these is
+left out of it and of all that are older.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -25,9 +29,9 @@ from milestones.chain import Course
 from milestones.sources import commit, git, merge_file, working_tree
 from milestones.spec import MilestoneError, matches
 
-# changed: by hand, where the way begins; waiting: beyond a conflict
+# changed: by hand, where the way begins; absent: has none of the code, the way ends; waiting: beyond a conflict
 Way = Literal["up", "down"]
-Outcome = Literal["changed", "merged", "unchanged", "conflict", "waiting"]
+Outcome = Literal["changed", "merged", "unchanged", "absent", "conflict", "waiting"]
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Carried:
     outcome: Outcome = "unchanged"
     renamed_from: str | None = None
     conflict: str = ""  # the lines that did not merge
+    left_out: int = 0  # hunks whose code is not here
     equal: bool = False  # to the next version: deleted
 
     @property
@@ -129,7 +134,7 @@ def _carry_along(chain: dict[int, Carried], committed: Course, memory: Memory) -
         numbers = numbers[: next(new, None)]  # a copy that is not committed yet says: what is above it begins there
     else:
         numbers = [number for number in before if number >= min(changed)]
-    if not _walk([(chain[number], before[number]) for number in numbers], memory):
+    if not _walk([(chain[number], before[number]) for number in numbers], memory, way):
         memory.stopped[path] = way
     for entry, later in pairwise(chain.values()):
         entry.equal = entry.text == later.text
@@ -141,31 +146,71 @@ def _is_stored(course: Course, entry: Carried) -> bool:
     return not {entry.path, entry.renamed_from}.isdisjoint(course.stored.get(entry.milestone, {}))
 
 
-def _walk(way: list[tuple[Carried, bytes]], memory: Memory) -> bool:
-    """Merge along the way, of (version, what it was before) each; whether it came to the end."""
-    way[0][0].outcome = "changed"
-    for i, (entry, _) in enumerate(way):
+def _walk(versions: list[tuple[Carried, bytes]], memory: Memory, way: Way) -> bool:
+    """Merge along the way, of (version, what it was before) each; whether no conflict stopped it."""
+    versions[0][0].outcome = "changed"
+    for i, (entry, _) in enumerate(versions):
         if i and not _has_markers(entry):  # of an earlier conflict
-            source, base = way[i - 1]
-            _merge(entry, base, source)
+            source, base = versions[i - 1]
+            _merge(entry, base, source, way)
             memory.settle(source)
         if _has_markers(entry):
             entry.outcome, entry.conflict = "conflict", conflicts(entry.text.decode("utf-8", errors="replace"))
-            for later, _ in way[i + 1 :]:
+            for later, _ in versions[i + 1 :]:
                 later.outcome = "waiting"
             return False
-    memory.settle(way[-1][0])
+        if entry.outcome == "absent":
+            break
+    memory.settle(entry)
     return True
 
 
-def _merge(entry: Carried, base: bytes, source: Carried) -> None:
+def _merge(entry: Carried, base: bytes, source: Carried, way: Way) -> None:
     """Take the change from `base` to `source` into `entry`, as git does."""
     options = [word for label in (entry.stored, "before", source.stored) for word in ("-L", label)]
-    done = merge_file(entry.text, base, source.text, *options)
-    if done.returncode >= 128:  # below: the number of conflicts
+    change, done = source.text, merge_file(entry.text, base, source.text, *options)
+    if way == "down" and 0 < done.returncode < 128:  # the number of conflicts
+        change, entry.left_out = _without_absent(entry.text, base, change)
+        done = merge_file(entry.text, base, change, *options)
+    if done.returncode >= 128:
         raise MilestoneError(f"{entry.stored}: {done.stderr.decode(errors='replace').strip()}")
-    entry.outcome = "unchanged" if done.stdout == entry.text else "merged"
+    if change == base != source.text:
+        entry.outcome = "absent"
+    else:
+        entry.outcome = "unchanged" if done.stdout == entry.text else "merged"
     entry.text = done.stdout
+
+
+def _without_absent(ours: bytes, base: bytes, theirs: bytes) -> tuple[bytes, int]:
+    """`theirs` without the hunks that do not merge into `ours` and whose code is not there, and how many these are."""
+    before, after = base.splitlines(keepends=True), theirs.splitlines(keepends=True)
+    here = {line.strip() for line in ours.splitlines()}
+    kept, left_out = list(before), 0
+    for kind, start, end, first, last in reversed(SequenceMatcher(None, before, after, False).get_opcodes()):
+        if kind == "equal":
+            continue
+        alone = b"".join([*before[:start], *after[first:last], *before[end:]])
+        if merge_file(ours, base, alone).returncode and _is_absent(before, start, end, here):
+            left_out += 1
+        else:
+            kept[start:end] = after[first:last]
+    return b"".join(kept), left_out
+
+
+def _is_absent(before: list[bytes], start: int, end: int, here: set[bytes]) -> bool:
+    """Whether fewer than one in four of a hunk's lines, and of the lines next to it, are `here`. Lines that occur twice
+    in the file, as `else:` does, say nothing, nor does the line behind the hunk's own block."""
+    lines = [line.strip() for line in before]
+    telling = [i for i, line in enumerate(lines) if lines.count(line) == 1 and re.search(rb"\w", line)]
+    hunk = [i for i in telling if start <= i < end]
+    depth = min((_indent(before[i]) for i in hunk), default=0)
+    behind = [i for i in telling if i >= end][:1]
+    hunk += [i for i in telling if i < start][-1:] + [i for i in behind if _indent(before[i]) >= depth]
+    return 4 * sum(lines[i] in here for i in hunk) < len(hunk)
+
+
+def _indent(line: bytes) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _has_markers(entry: Carried) -> bool:

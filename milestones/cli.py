@@ -24,6 +24,7 @@ from milestones.chain import Course
 from milestones.diffs import compare
 from milestones.green import GreenRuns
 from milestones.handout import checkout
+from milestones.imports import check_syntax
 from milestones.labs import prove
 from milestones.labs.commands import add_commands, install_command, states
 from milestones.sources import commit, repository_root, uncommitted, working_tree
@@ -225,6 +226,7 @@ def run_size(root: Path, args: argparse.Namespace) -> int:
 def run_tag(root: Path, args: argparse.Namespace) -> int:
     """Tags come from HEAD, never from uncommitted work, so that a tag always has a commit behind it."""
     course = Course.load(commit(root, "HEAD"))
+    check_syntax(course.snapshot)
     if problems := [*course.problems(), *(p for m in course.milestones for p in step_problems(course, m))]:
         raise MilestoneError("HEAD cannot be tagged:\n  " + "\n  ".join(problems))
     for tag in tag_all(root, course):
@@ -264,6 +266,7 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
     from milestones import report
 
     course = Course.load(working_tree(root))
+    check_syntax(course.snapshot)
     chosen = verification.choose(course, args.milestones)
     if args.static:
         results = [verification.Result(m, note="static only") for m in chosen]

@@ -6,11 +6,13 @@ Running a tree proves more, but costs seconds for each; this finds what is missi
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from milestones.sources import File
+from milestones.spec import MilestoneError
 
 TOPS = ("folovllm", "tests")
 
@@ -21,6 +23,19 @@ class Module:
 
     defines: frozenset[str]
     imports: tuple[tuple[str, str | None], ...]  # (module, name)
+
+
+def check_syntax(snapshot: Mapping[str, File]) -> None:
+    """Name every file, stored versions too, whose imports cannot be read because it does not parse."""
+    found = []
+    for path, file in snapshot.items():
+        try:
+            if path.endswith(".py") and re.sub(r"^milestones/m\d+/", "", path).startswith((*TOPS, "examples")):
+                read_module(file.data)
+        except SyntaxError as error:
+            found.append(f"{path}:{error.lineno} does not parse: {error.msg}")
+    if found:
+        raise MilestoneError("\n  ".join(found))
 
 
 def unresolved_imports(tree: Mapping[str, File]) -> list[str]:

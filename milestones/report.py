@@ -168,11 +168,13 @@ def print_carried(carried: list[Carried], *, dry_run: bool) -> None:
     if not carried:
         console.print("nothing to carry: no file that you changed has other versions, or all of it is carried")
         return
-    colors = {"changed": "bold", "merged": "green", "unchanged": "dim", "conflict": "red", "waiting": "yellow"}
+    colors = {"changed": "bold", "merged": "green", "unchanged": "dim", "absent": "dim"}
+    colors |= {"conflict": "red", "waiting": "yellow"}
     table = grid("path", "milestone", "", "")
     for entry in carried:
         notes = [f"renamed from {entry.renamed_from}"] if entry.renamed_from else []
         notes += ["equal to the next version: deleted"] if entry.equal else []
+        notes += [f"without {entry.left_out} of the changes, whose code is not here"] if entry.left_out else []
         outcome = Text(entry.outcome, style=colors[entry.outcome])
         name = "root" if entry.milestone is None else f"m{entry.milestone}"
         table.add_row(Text(entry.path), name, outcome, Text("; ".join(notes)))

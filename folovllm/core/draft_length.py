@@ -1,28 +1,46 @@
 """How many draft tokens a step has for each sequence: as many as pay in a batch of this size.
 
     tokens of a sequence in a step    1 + alpha + alpha^2 + ... + alpha^k      alpha: a verified one is right
-    seconds of the step               step(b * (1 + k)) + k * draft(b) + host   b sequences
+    time of the step                  step(b * (1 + k)) + k * draft(b)         b sequences
 
     b = 1    weights are read once, whatever the rows: 2 tokens cost hardly more than 1, and k is large
     b = 64   a row more costs a row's arithmetic, and each refused draft token was a row for nothing: k falls to 0
 
-Plain Python, and no clock: seconds are measured once, when the engine starts.
+Nothing is measured but alpha. The times are in steps that read the weights once, and the device says how many rows are
+computed meanwhile.
+
+Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023, section 3.4.
 
 vLLM: v1/spec_decode/dynamic/
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
 
-MEMORY = 0.995  # what a draft token still counts once another was verified: the last 200 decide
+MEMORY = 0.98  # what a draft token still counts once another was verified: the last 50 decide
 OPTIMISM = (6.0, 8.0)  # (right, verified) before the first draft token
-WORTH = 1.05  # draft tokens must make a step so much quicker: to verify them costs time that is not measured
+WORTH = 1.05  # draft tokens must make a step so much quicker: to verify them costs time that is not in StepCosts
 # Of 128 choices in a row that find no draft token worth while, the last 3 have one nevertheless: the draft may have
 # become better. 3, since an engine that runs ahead has none after the first: that one makes it wait for its tokens.
 PROBE_EVERY, PROBES = 128, 3
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """What parts of a step cost. Reading the model's weights once is 1."""
+
+    ridge: float
+    """Rows whose arithmetic takes as long as that: the ridge point of a roofline."""
+    draft: float = 0.0
+    """A draft token of one sequence."""
+    waiting: float = 0.0
+    """An engine that would run ahead waits until the host knows which draft tokens were right."""
+
+    def of_step(self, num_seqs: int, k: float) -> float:
+        """All of a step with k draft tokens for each sequence. The draft has a row for each of them, too."""
+        rows = 1 + num_seqs * (1 + k) / self.ridge
+        return rows + k * self.draft * (1 + num_seqs / self.ridge) + (self.waiting if k else 0.0)
 
 
 def expected_tokens(alpha: float, k: int) -> float:
@@ -30,63 +48,11 @@ def expected_tokens(alpha: float, k: int) -> float:
     return sum(alpha**i for i in range(k + 1))
 
 
-@dataclass(slots=True)
-class HostCosts:
-    """Seconds of the host's work in a step: whatever it brings, and more for each token."""
-
-    fixed: float = 0.0
-    per_token: float = 0.0
-    proposing: float = 0.0
-    proposing_per_seq: float = 0.0
-    """What a step with draft tokens costs more, and more for each sequence."""
-    hidden: bool = False
-    """The engine runs ahead: without draft tokens the host works while the device does."""
-
-
-@dataclass(slots=True)
-class StepCosts:
-    """What was measured: a step of rows[i] tokens takes seconds[i], and drafting one token for each of rows[i]
-    sequences draft_seconds[i]. `rows` rises. More rows never cost less: where they seemed to, that was noise."""
-
-    rows: list[int]
-    seconds: list[float]
-    draft_seconds: list[float]
-    host: HostCosts = field(default_factory=HostCosts)
-
-    def __post_init__(self) -> None:
-        self.seconds = list(accumulate(self.seconds, max))
-        self.draft_seconds = list(accumulate(self.draft_seconds, max))
-
-    def seconds_for(self, rows: float) -> float:
-        return self._between(self.seconds, rows)
-
-    def draft_seconds_for(self, num_seqs: int) -> float:
-        return self._between(self.draft_seconds, num_seqs)
-
-    def seconds_of_step(self, num_seqs: int, tokens: float, k: float) -> float:
-        """All of a step with k draft tokens for each sequence, of which each gains so many tokens."""
-        model, host = self.seconds_for(num_seqs * (k + 1)), self.host
-        on_host = host.fixed + host.per_token * num_seqs * tokens
-        if k == 0 and host.hidden:
-            return max(model, on_host)
-        proposing = host.proposing + host.proposing_per_seq * num_seqs if k else 0.0
-        return model + k * self.draft_seconds_for(num_seqs) + on_host + proposing
-
-    def _between(self, seconds: list[float], rows: float) -> float:
-        """On the line through the two measured points around `rows`, or through the last two behind the last."""
-        if len(self.rows) == 1 or rows <= self.rows[0]:
-            return seconds[0]
-        right = min(bisect_left(self.rows, rows), len(self.rows) - 1)
-        x0, x1, y0, y1 = self.rows[right - 1], self.rows[right], seconds[right - 1], seconds[right]
-        return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
-
-
 def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
-    """The k of 0 to `most` with the most tokens a second; 0 where none is WORTH it."""
+    """The k of 0 to `most` with the most tokens in a time; 0 where none is WORTH it."""
 
     def rate(k: int) -> float:
-        tokens = expected_tokens(alpha, k)
-        return tokens / costs.seconds_of_step(num_seqs, tokens, k)
+        return expected_tokens(alpha, k) / costs.of_step(num_seqs, k)
 
     best = max(range(most + 1), key=rate)
     return best if rate(best) >= WORTH * rate(0) else 0
@@ -98,10 +64,7 @@ class DraftLength:
     def __init__(self, most: int, costs: StepCosts | None) -> None:
         self.most, self.costs = most, costs
         self._right, self._verified = OPTIMISM
-        self._named = self._asked = 1.0
         self._num_without = 0
-        self._best: dict[tuple[int, int, int], int] = {}
-        """What best_length() said, by sequences and by alpha and named in hundredths: it is asked in each step."""
 
     @property
     def alpha(self) -> float:
@@ -112,15 +75,7 @@ class DraftLength:
         """For a step that decodes so many sequences, at least 1."""
         if self.costs is None:
             return self.most
-        named = max(0.01, self._named / self._asked) if self.costs.host.hidden else 1.0  # else asking costs nothing
-        key = num_seqs, round(self.alpha * 100), round(named * 100)
-        if (best := self._best.get(key)) is None:
-            best = best_length(num_seqs, key[1] / 100, self.most, self.costs)
-            gained = 1 + named * (expected_tokens(key[1] / 100, best) - 1)
-            plain = self.costs.seconds_of_step(num_seqs, 1, 0)
-            asking = self.costs.seconds_of_step(num_seqs, gained, named * best)
-            best = self._best[key] = best if gained * plain >= WORTH * asking else 0
-        if best > 0:
+        if best := best_length(num_seqs, self.alpha, self.most, self.costs):
             self._num_without = 0
             return best
         self._num_without = (self._num_without + 1) % PROBE_EVERY
@@ -130,9 +85,9 @@ class DraftLength:
 
     def record(self, drafted: int, accepted: int) -> None:
         """One sequence's draft tokens of a step, perhaps none. Behind the first wrong one, none was verified."""
-        self._asked = self._asked * MEMORY + 1
-        self._named = self._named * MEMORY + (drafted > 0)
         verified = accepted + (accepted < drafted)
+        if drafted == 0 and self.costs is not None and self.costs.waiting:
+            verified = 1  # the step waited for nothing: as bad as a wrong one
         fade = MEMORY**verified
         self._right = self._right * fade + accepted
         self._verified = self._verified * fade + verified

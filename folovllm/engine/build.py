@@ -22,12 +22,10 @@ from folovllm.core.observer import Observers
 from folovllm.core.scheduler import Scheduler
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.budgets import resolve_scheduler_config
-from folovllm.engine.build_proposer import DraftRecorder, draft_backend, load_draft_model, make_proposer
+from folovllm.engine.build_proposer import DraftRecorder, draft_backend, load_draft_model, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
 from folovllm.engine.kernel_check import check_kernels
-from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
-from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import ModelSpec, model_spec
@@ -104,10 +102,10 @@ def _build(
     )  # fmt: skip
     proposer = make_proposer(config, draft, vocab_size, size, dtype, device, draft_graphs)
     runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
-    draft_length = costs = None
+    run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
+    draft_length = None
     if proposer is not None:
-        costs = measure_step_costs(runner.model, proposer, most_rows, device, runner.graphs)
-        draft_length = DraftLength(most, costs)
+        draft_length = DraftLength(most, step_costs(model, draft, device, run_ahead=run_ahead))
     scheduler = Scheduler(limits, kv, eos_token_ids, draft_length, observers)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
@@ -117,12 +115,7 @@ def _build(
         config.parallel_config,
         groups,
     )
-    run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
-    core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
-    if costs is not None:
-        with threads_for_steps(model_config.model, config.parallel_config.tensor_parallel_size)():
-            costs.host = measure_host_costs(core, costs)
-    return core
+    return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
 
 
 def _load_model(

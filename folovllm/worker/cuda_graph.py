@@ -214,11 +214,6 @@ class CudaGraphs:
         """The batch size to which `num_seqs` sequences must be padded; None: no graph is that large."""
         return padded_size(num_seqs, self.sizes)
 
-    def replay_empty(self, size: int) -> None:
-        """Of `size` sequences of one token, in the null block."""
-        self.buffers.clear(size)
-        self.recorded[size].replay()
-
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

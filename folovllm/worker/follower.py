@@ -97,9 +97,6 @@ class LeadingGraphs:
     def __init__(self, graphs: CudaGraphs, group: GroupCoordinator) -> None:
         self.graphs, self.group, self.size_for = graphs, group, graphs.size_for
 
-    def replay_empty(self, size: int) -> None:
-        self.group.lead([Command.REPLAY, size, 0], None, lambda: self.graphs.replay_empty(size))
-
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -149,9 +146,6 @@ class Follower:
 
     def _replay(self, size: int, max_blocks: int) -> None:
         assert self.graphs is not None  # rank 0 has them, and chose as this one did
-        if not max_blocks:
-            self.graphs.replay_empty(size)
-            return
         packed, tables = self._array(4 * size + size * max_blocks).split([4 * size, size * max_blocks])
         self.graphs.buffers.load_arrays(packed.view(4, size), tables.view(size, max_blocks))
         self.graphs.recorded[size].replay()

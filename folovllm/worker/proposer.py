@@ -8,7 +8,7 @@ vLLM: v1/spec_decode/ (ngram_proposer.py, draft_model.py)
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 
@@ -18,7 +18,7 @@ from folovllm.worker.input_batch import StepInputs
 
 
 class Proposer(Protocol):
-    """Only the first method has to be written: the others do nothing here, for a proposer that keeps nothing."""
+    """Only the first method has to be written: the others suit a proposer that keeps nothing."""
 
     def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
         """At most counts[i] token ids that may follow the last token of seqs[i], for each of them.
@@ -26,6 +26,22 @@ class Proposer(Protocol):
         Each sequence lacks its last token's keys and values only, and its block_ids have slots for that token and for
         the draft tokens.
         """
+
+    def propose_with_probabilities(
+        self, seqs: list[Sequence], counts: list[int]
+    ) -> tuple[list[list[int]], list[torch.Tensor]]:
+        """As propose(), with tokens that are drawn; and what they were drawn from, [len(tokens[i]), vocab] each. Asked
+        for by rejection_sample_method="probabilistic", which needs a draft model."""
+        raise TypeError(f"{type(self).__name__} has no probabilities")
+
+    def propose_on_device(self, seqs: list[Sequence], counts: list[int]) -> tuple[torch.Tensor, list[int]] | None:
+        """As propose(), without a wait: the tokens on the device, [all of them], those of a sequence together; and how
+        many each sequence has. None: it cannot."""
+        return None
+
+    def drafted(self, seqs: list[Sequence], drafts: list[list[int]]) -> None:
+        """What propose_on_device() has named for these sequences, which the host knows by now."""
+        return
 
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
         """The model has computed these tokens of `seqs`, in a step with parts of prompts. A proposer that keeps keys
@@ -39,21 +55,3 @@ class Proposer(Protocol):
     def forget(self, seq_id: str) -> None:
         """This sequence has ended, or was preempted. It may never have been seen."""
         return
-
-
-@runtime_checkable
-class DrawingProposer(Proposer, Protocol):
-    def propose_with_probabilities(
-        self, seqs: list[Sequence], counts: list[int]
-    ) -> tuple[list[list[int]], list[torch.Tensor]]:
-        """As propose(), with tokens that are drawn; and what they were drawn from, [len(tokens[i]), vocab] each."""
-
-
-@runtime_checkable
-class DeviceProposer(Proposer, Protocol):
-    def propose_on_device(self, seqs: list[Sequence], counts: list[int]) -> tuple[torch.Tensor, list[int]] | None:
-        """As propose(), without a wait: the tokens on the device, [all of them], those of a sequence together; and how
-        many each sequence has. None: it cannot."""
-
-    def drafted(self, seqs: list[Sequence], drafts: list[list[int]]) -> None:
-        """What propose_on_device() has named for these sequences, which the host knows by now."""

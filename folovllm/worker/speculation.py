@@ -23,7 +23,7 @@ from folovllm.utils.upload import upload
 from folovllm.worker.async_output import AsyncModelRunnerOutput, LaterLogprobs, LogprobsCopy
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch, StepInputs
-from folovllm.worker.proposer import DeviceProposer, DrawingProposer, Proposer
+from folovllm.worker.proposer import Proposer
 from folovllm.worker.verify import verify
 
 UNKNOWN = -1
@@ -49,14 +49,12 @@ class Speculation:
         counts = [scheduled.num_lookahead_tokens[seq.seq_id] for seq in seqs]
         drafts: dict[str, list[int]] = {}
         self._on_device, found = None, None
-        at_once = not self.rejects and self.sampling.draws_at_once(scheduled.rows)
-        if at_once and isinstance(self.proposer, DeviceProposer):
+        if not self.rejects and self.sampling.draws_at_once(scheduled.rows):
             found = self.proposer.propose_on_device(seqs, counts)
         if found is not None:
             self._on_device = self.batch.device_drafts = found[0]
             return {seq.seq_id: [UNKNOWN] * length for seq, length in zip(seqs, found[1], strict=True)}
         if self.rejects:
-            assert isinstance(self.proposer, DrawingProposer)  # speculative_config has no other
             named, probs = self.proposer.propose_with_probabilities(seqs, counts)
             self._probs = {seq.seq_id: of_seq for seq, of_seq in zip(seqs, probs, strict=True)}
         else:
@@ -93,7 +91,6 @@ class Speculation:
         device_drafts, num_drawn = self._on_device, len(drawn)
         tokens = (drawn if device_drafts is None else torch.cat([drawn, device_drafts])).tolist()
         if device_drafts is not None:
-            assert isinstance(self.proposer, DeviceProposer)  # it has named them
             named = iter(tokens[num_drawn:])
             for draft in drafts.values():
                 draft[:] = [next(named) for _ in draft]

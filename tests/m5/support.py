@@ -39,6 +39,7 @@ class ChunkDesk(PagedDesk):
             max_num_partial_prefills=partial,
         )
         self.scheduler = Scheduler(self.limits, self.kv, frozenset([EOS]))
+        self.scheduler.watermark = 0
         self.largest_chunk, self.partial = threshold or budget, partial
 
     def schedule(self) -> SchedulerOutput:

@@ -126,6 +126,7 @@ class CachingDesk(ChunkDesk):
         super().__init__(num_blocks, block_size, num_swap_blocks, budget=budget, **more)
         self.kv = KVCacheManager(num_blocks, block_size, num_swap_blocks, enable_prefix_caching=True, digest=digest)
         self.scheduler = Scheduler(self.limits, self.kv, frozenset([EOS]))
+        self.scheduler.watermark = 0
         self.shadow: SaltedShadow = SaltedShadow(block_size)
 
     def add(self, name: str, prompt: int | list[int] = 4, *, salt: str | None = None, **kwargs: Any) -> Request:

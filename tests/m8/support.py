@@ -7,13 +7,14 @@ from typing import Any
 
 from folovllm import LLMEngine
 from folovllm.request import Sequence
+from folovllm.worker.proposer import Proposer
 from tests.m6.support import caching_engine
 
 Key = tuple[tuple[int, ...], int]
 """A prompt, and which of the request's sequences."""
 
 
-class Prophet:
+class Prophet(Proposer):
     """Names what each sequence will say, with a wrong token among four, drawn by a seed."""
 
     def __init__(self, answers: dict[Key, list[int]], wrong: float = 0.25, seed: int = 0) -> None:
@@ -27,10 +28,6 @@ class Prophet:
         said = seq.get_output_len()
         comes = self.answers.get((tuple(seq.data.prompt_token_ids), seq.index), [])[said : said + count]
         return [token ^ 1 if self.rng.random() < self.wrong else token for token in comes]
-
-    def computed(self, *args: Any) -> None: ...
-
-    def move(self, *args: Any) -> None: ...
 
     def forget(self, seq_id: str) -> None:
         self.forgotten.append(seq_id)

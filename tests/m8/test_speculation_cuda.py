@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +72,7 @@ def test_a_draft_model_guesses_there_too(folder: Path, fake_cuda: FakeCuda) -> N
     assert fake_cuda.compiled == []
 
 
-@pytest.fixture
-def probabilistic(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
-    # It takes ten times as long as the tests, and guess_always() does not ask for it.
-    monkeypatch.setattr("folovllm.engine.build.measure_step_costs", lambda *args: None)
-    return _probabilistic
-
-
-def _probabilistic(folder: Path, **settings: Any) -> LLM:
+def probabilistic(folder: Path, **settings: Any) -> LLM:
     """Its draft model is the model itself."""
     speculative = {"method": "draft_model", "num_speculative_tokens": 3, "model": str(folder)}
     speculative["rejection_sample_method"] = "probabilistic"
@@ -89,9 +81,7 @@ def _probabilistic(folder: Path, **settings: Any) -> LLM:
     return llm
 
 
-def test_a_guess_that_the_model_itself_has_drawn_is_kept(
-    folder: Path, fake_cuda: FakeCuda, probabilistic: Callable[..., LLM]
-) -> None:
+def test_a_guess_that_the_model_itself_has_drawn_is_kept(folder: Path, fake_cuda: FakeCuda) -> None:
     """1 token comes with the prompt, then 4, then 1."""
     llm = probabilistic(folder, enforce_eager=True)
     fake_cuda.reset_counts()
@@ -103,7 +93,7 @@ def test_a_guess_that_the_model_itself_has_drawn_is_kept(
 
 @pytest.mark.exhaustive
 def test_greedy_and_seeded_tokens_are_those_without_guesses_beside_drawn_ones(
-    folder: Path, fake_cuda: FakeCuda, probabilistic: Callable[..., LLM]
+    folder: Path, fake_cuda: FakeCuda
 ) -> None:
     short = {"max_tokens": 4, "ignore_eos": True}
     asked = [

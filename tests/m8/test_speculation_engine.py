@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from folovllm import EngineConfig, LLMEngine, SamplingParams
-from folovllm.core.draft_length import DraftLength, HostCosts, StepCosts
+from folovllm.core.draft_length import DraftLength, StepCosts
 from folovllm.outputs import RequestOutput
 from tests.helpers import names, some, thinned
 from tests.m2.support import assert_idle
@@ -263,7 +263,7 @@ def test_nothing_is_left_of_a_storm(oracle: Oracle) -> None:
 
 def test_an_engine_hears_of_a_draft_that_says_nothing(oracle: Oracle) -> None:
     engine = guessing_engine(oracle.folder, {}, max_model_len=64, block_size=BLOCK)
-    length = DraftLength(4, StepCosts([1, 80], [1.0, 1.0], [0.0, 0.0], HostCosts(fixed=0.8, hidden=True)))
+    length = DraftLength(4, StepCosts(ridge=80, waiting=0.8))
     engine.scheduler.drafts.length = length
     assert length.choose(1) == 4
     serve(engine, [([3, 4, 5], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))])

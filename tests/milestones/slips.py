@@ -130,8 +130,7 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
         ("ratio = wanted / had", "ratio = (wanted.float() / had.float()).double()", set()),
     ],
     "m8/best-length": [
-        ("seconds_of_step(num_seqs, tokens, k)", "seconds_of_step(num_seqs, 1, k)", {"other-tokens-for-the-host"}),
-        ("seconds_of_step(num_seqs, tokens, k)", "seconds_of_step(num_seqs, num_seqs * tokens, k)",
-         {"other-tokens-for-the-host"}),
+        ("costs.of_step(num_seqs, k)", "(1 + num_seqs * (k + 1) / costs.ridge)", {"forgets-the-draft"}),
+        ("alpha**i", "alpha", {"counts-every-guess"}),
     ],
 }  # fmt: skip

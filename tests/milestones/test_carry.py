@@ -87,8 +87,8 @@ class Fix:
 
 
 FIXES = {
-    "a watermark": Fix("folovllm/scheduler.py", "0.02", "0.01", 1, (1, 0), (2, 1)),
-    "the reserve": Fix("folovllm/scheduler.py", "return self.watermark", "return 0", 1, (1, 0), (2, 1)),
+    "a watermark": Fix("folovllm/scheduler.py", "0.02", "0.01", 1, (1, 0), (1, 0)),
+    "the reserve": Fix("folovllm/scheduler.py", "return self.watermark", "return 0", 1, (1, 0), (1, 0)),
     "an error's text": Fix("folovllm/llm_engine.py", '"taken"', '"taken: choose another"', 0, (3, 1), (3, 1)),
     "a clamp": Fix("folovllm/sampler.py", "clamp(width)", "clamp(max=width)", 1, (1, 0), (1, 0)),
     "a comment": Fix("folovllm/runner.py", "interupt", "interrupt", 0, (3, 0), (3, 0)),
@@ -163,11 +163,31 @@ def test_a_fix_flows_from_the_earliest_version_that_has_the_code(root: Path, nam
 
 
 @pytest.mark.parametrize("name", FIXES)
-def test_a_fix_at_the_root_flows_down_and_meets_a_conflict_where_the_code_was_not(root: Path, name: str) -> None:
+def test_a_fix_at_the_root_flows_down_to_the_versions_that_have_the_code(root: Path, name: str) -> None:
     fix = FIXES[name]
     assert carry_through(root, fix, ROOT) == fix.down
     for number, text in fix.versions.items():
         assert version(root, number, fix.path) == text.replace(fix.old, fix.new)
+
+
+def test_the_way_down_ends_where_the_code_is_not(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And what merges still goes there: both versions begin with `class Scheduler`."""
+    path = "folovllm/scheduler.py"
+    text = SCHEDULER[ROOT].replace("0.02", "0.01")
+    put(root, ROOT, text, path)
+    assert outcomes(carry(root)[0]) == [(0, "absent"), (1, "merged"), (ROOT, "changed")]
+    put(root, ROOT, f"import queue\n\n\n{text}", path)
+    assert cli.main(["carry"]) == 0
+    assert "without 1 of the changes, whose code is not here" in capsys.readouterr().out
+    assert version(root, 1, path) == "import queue\n\n\n" + RESERVING.replace("0.02", "0.01")
+    assert version(root, 0, path) == f"import queue\n\n\n{ADMIT}"
+
+
+def test_a_change_of_code_that_is_written_otherwise_below_is_a_conflict(root: Path) -> None:
+    path = "folovllm/scheduler.py"
+    put(root, ROOT, SCHEDULER[ROOT].replace("self.fits(self.reserve())", "self.fits(self.reserve() + 1)"), path)
+    assert outcomes(carry(root)[0])[-1:] == [(ROOT, "changed")]
+    assert (1, "conflict") in outcomes(carry(root)[0])
 
 
 def test_the_way_ends_at_a_conflict_and_goes_on_from_there_once_it_is_solved(

@@ -121,6 +121,12 @@ def test_verify_ends_with_a_table_and_an_exit_code(repository: Path, capsys: pyt
     assert "m0  failed" in printed
 
 
+def test_verify_names_the_files_that_do_not_parse(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "folovllm/base.py").write_text("A = 1\n<<<<<<< folovllm/base.py\n")
+    assert cli.main(["verify", "--static"]) == 2
+    assert capsys.readouterr().err == "error: folovllm/base.py:2 does not parse: invalid syntax\n"
+
+
 def test_bad_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "m9"]) == 2
     assert capsys.readouterr().err == "error: no milestone is called 'm9'; there are m0, m1\n"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
 from milestones.labs.exercise import exercise_problems, load_exercises
@@ -9,6 +13,7 @@ from milestones.labs.prove import choose, prove
 from milestones.spec import MilestoneError
 from tests.milestones.labs_support import EN, FOLDER, JUDGE, LAB, OPEN, ZH, exercise, lab_course
 
+ROOT = Path(__file__).resolve().parents[2]
 TOML = LAB["exercise.toml"]
 
 
@@ -149,3 +154,19 @@ def test_a_figure_and_a_file_of_its_own_go_together() -> None:
 )
 def test_an_exercise_that_proves_nothing_is_told_so(changes: dict[str, str | None], text: str) -> None:
     assert any(text in problem for problem in problems(**changes)), problems(**changes)
+
+
+def test_a_judge_writes_nothing_private() -> None:
+    """A solution may keep its own books in another way, and a judge that writes into them would break."""
+    changing = {"add", "append", "clear", "extend", "insert", "pop", "remove", "update"}
+    found = []
+    for path in sorted((ROOT / "milestones/labs").glob("m*/**/*.py")):
+        if path.parent.name in ("right", "wrong"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            written = [*getattr(node, "targets", ()), *([node.target] if isinstance(node, ast.AugAssign) else [])]
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in changing:
+                written.append(node.func.value)
+            names = (ast.unparse(target) for target in written if not isinstance(target, ast.Name))
+            found += [f"{path}: {name}" for name in names if re.search(r"(?<!\bself)\._[a-z]", name)]
+    assert found == []

@@ -1,7 +1,7 @@
 """Decoding with draft tokens against decoding without, at several batch sizes.
 
     gain     tokens of a sequence in a step: the drafts that were kept, and one more
-    expected gain * plain step / step with drafts, by what the engine measured when it started
+    expected gain * plain step / step with drafts, by what the engine takes them to cost
 
 Two engines take turns on the same prompts: one with speculative_config, one without. Random weights say nothing that a
 draft model could propose. There an oracle does: each of its tokens is right with a given probability, and is free.
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> Report:
         f"{medians(args.rounds, 'round')} after a warm-up, with drafts and without in turn; greedy, prompts of "
         f"{args.input_len} tokens, {output_len} new ones, from when the last prompt was computed.",
         "gain: tokens of a sequence in a step. drafted: draft tokens of a sequence in a step. kept_per_pos: share of "
-        "the drafts of which this token was kept. expected: the ratio by gain and the times measured at the start.",
+        "the drafts of which this token was kept. expected: the ratio by gain and the costs that the engine assumes.",
     ]
     return Report.of(args, f"Draft tokens against none, {model.label}", COLUMNS, lines, notes)
 
@@ -190,7 +190,7 @@ def _samples(batch: int, engine: LLMEngine, plain: list[Decoding], drafted: list
     values: dict[str, list[float]] = {name: [] for name in COLUMNS[3:9]}
     for old, new in zip(plain, drafted, strict=True):
         gain, drafts = new.num_tokens / new.steps, new.drafts.num_draft_tokens / new.steps
-        expected = gain * costs.seconds_of_step(batch, 1, 0) / costs.seconds_of_step(batch, gain, drafts)
+        expected = gain * costs.of_step(batch, 0) / costs.of_step(batch, drafts)
         rates = old.num_tokens / old.seconds, new.num_tokens / new.seconds
         for name, value in zip(values, (*rates, rates[1] / rates[0], expected, gain, drafts), strict=True):
             values[name].append(value)

@@ -22,7 +22,7 @@ def request(name, num_tokens=3, n=1, max_tokens=8):
 def running(scheduler, made):
     """Put the first sequence of a request among the running ones by hand, its prompt computed, one token drawn."""
     seq = made.get_seqs()[0]
-    seq.block_ids = [scheduler._free_slots.pop(0)]
+    seq.block_ids = [scheduler.free_slots.pop(0)]
     seq.status = SequenceStatus.RUNNING
     seq.num_computed_tokens = seq.get_len()
     seq.data.output_token_ids.append(7)

@@ -29,13 +29,13 @@ def test_a_sequence_starts_in_the_lowest_slot():
     expect(work(output), [("a-0", 3)])
     seq = a.get_seqs()[0]
     expect((seq.status, seq.block_ids), (SequenceStatus.RUNNING, [0]))
-    expect((scheduler.num_running_seqs, sorted(scheduler._free_slots)), (1, [1, 2, 3]))
+    expect((scheduler.num_running_seqs, sorted(scheduler.free_slots)), (1, [1, 2, 3]))
 
 
 @invariant(2)
 def test_the_lowest_slot_is_taken_however_they_came_back():
     scheduler, output = make_scheduler(tokens=16, seqs=3), SchedulerOutput()
-    scheduler._free_slots = [0, 2, 1]  # a heap: its lowest slot is at place 0, and the others in no order
+    scheduler.free_slots = [0, 2, 1]  # a heap: its lowest slot is at place 0, and the others in no order
     requests = [request(name) for name in "abc"]
     for made in requests:
         scheduler.add_request(made)
@@ -88,7 +88,7 @@ def test_a_refusal_changes_nothing():
     a = request("a", num_tokens=3)
     scheduler.add_request(a)
     expect(scheduler._admit(a, output), False)
-    expect((scheduler._free_slots, scheduler.num_running_seqs), ([0, 1, 2, 3], 0))
+    expect((scheduler.free_slots, scheduler.num_running_seqs), ([0, 1, 2, 3], 0))
     expect((a.get_seqs()[0].status, a.get_seqs()[0].block_ids), (SequenceStatus.WAITING, []))
     expect((a in scheduler.waiting, scheduler.running, work(output)), (True, [], []))
 

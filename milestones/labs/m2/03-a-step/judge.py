@@ -35,7 +35,7 @@ def test_all_sequences_of_a_request_that_run_compute():
     running(scheduler, a)
     running(scheduler, request("b"))
     second = a.get_seqs()[1]
-    second.block_ids = [scheduler._free_slots.pop(0)]
+    second.block_ids = [scheduler.free_slots.pop(0)]
     second.status, second.num_computed_tokens = SequenceStatus.RUNNING, 2
     expect(work(scheduler.schedule()), [("a-0", 1), ("a-1", 1), ("b-0", 1)])
 
@@ -70,7 +70,7 @@ def test_no_request_overtakes_a_prompt_that_does_not_fit():
 @invariant(4)
 def test_the_ended_are_named_once():
     scheduler = make_scheduler()
-    scheduler._finished_seq_ids.append("gone-0")  # as finish() does
+    scheduler.finished_seq_ids.append("gone-0")  # as finish() does
     first, second = scheduler.schedule(), scheduler.schedule()
     expect((first.finished_seq_ids, second.finished_seq_ids), (["gone-0"], []))
 

@@ -20,7 +20,7 @@ def test_the_slot_is_free_again():
     a, b = request("a"), request("b")
     scheduler = started(a, b)
     scheduler.finish(a, a.get_seqs()[0], STOPPED)
-    expect(sorted(scheduler._free_slots), [0, 2, 3])
+    expect(sorted(scheduler.free_slots), [0, 2, 3])
 
 
 @invariant(1)
@@ -59,8 +59,8 @@ def test_who_has_ended_stays_as_it_is():
     scheduler.finish(a, a.get_seqs()[0], STOPPED)
     scheduler.finish(a, a.get_seqs()[0], ABORTED)
     expect(a.get_seqs()[0].status, STOPPED)
-    expect((sorted(scheduler._free_slots), scheduler.num_running_seqs), ([0, 2, 3], 1))
-    expect(scheduler._finished_seq_ids, ["a-0"])
+    expect((sorted(scheduler.free_slots), scheduler.num_running_seqs), ([0, 2, 3], 1))
+    expect(scheduler.finished_seq_ids, ["a-0"])
 
 
 @invariant(3)
@@ -92,7 +92,7 @@ def test_who_never_ran_gives_no_slot_back():
     scheduler.add_request(late)
     scheduler.finish(late, late.get_seqs()[0], ABORTED)
     expect((late.get_seqs()[0].status, late in scheduler.waiting), (ABORTED, False))
-    expect((scheduler._free_slots, scheduler.num_running_seqs, scheduler._finished_seq_ids), ([], 1, []))
+    expect((scheduler.free_slots, scheduler.num_running_seqs, scheduler.finished_seq_ids), ([], 1, []))
 
 
 @invariant(5)
@@ -101,7 +101,7 @@ def test_an_abort_ends_all_that_run():
     scheduler = started(a, b)
     scheduler.abort(a)
     expect([seq.status for seq in a.get_seqs()], [ABORTED, ABORTED])
-    expect((scheduler.running == [b], sorted(scheduler._free_slots)), (True, [0, 1, 3]))
+    expect((scheduler.running == [b], sorted(scheduler.free_slots)), (True, [0, 1, 3]))
 
 
 @invariant(5)
@@ -111,7 +111,7 @@ def test_an_abort_of_a_request_in_line():
     scheduler.add_request(late)
     scheduler.abort(late)
     expect((late.is_finished(), late in scheduler.waiting), (True, False))
-    expect((scheduler._free_slots, scheduler._finished_seq_ids), ([], []))
+    expect((scheduler.free_slots, scheduler.finished_seq_ids), ([], []))
 
 
 @invariant(5)
@@ -120,7 +120,7 @@ def test_an_abort_of_a_request_that_runs_and_waits():
     scheduler = started(a, seqs=2)
     scheduler.abort(a)
     expect((a.is_finished(), scheduler.has_unfinished_requests()), (True, False))
-    expect((sorted(scheduler._free_slots), sorted(scheduler._finished_seq_ids)), ([0, 1], ["a-0", "a-1"]))
+    expect((sorted(scheduler.free_slots), sorted(scheduler.finished_seq_ids)), ([0, 1], ["a-0", "a-1"]))
 
 
 @invariant(5)

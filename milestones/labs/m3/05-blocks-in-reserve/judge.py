@@ -34,7 +34,7 @@ def serve(rows):
             made.append(Request(str(len(made)), None, [7] * prompt, SamplingParams(max_tokens=output)))
             scheduler.add_request(made[-1])
         running = [seq for request in scheduler.running for seq in request.get_seqs(SequenceStatus.RUNNING)]
-        scheduler._watermark = max(0, reserve([(seq.get_prompt_len(), seq.get_output_len()) for seq in running]))
+        scheduler.watermark = max(0, reserve([(seq.get_prompt_len(), seq.get_output_len()) for seq in running]))
         output = scheduler.schedule()
         computed += output.total_num_scheduled_tokens
         now += 5 + 0.1 * output.total_num_scheduled_tokens

@@ -61,17 +61,17 @@ def test_what_has_to_be_copied_for_it_is_in_the_step():
 @invariant(4)
 def test_one_prompt_at_a_time_is_begun_and_not_ended():
     scheduler, output = make_scheduler(partial=1), SchedulerOutput()
-    scheduler._num_partial = 1
+    scheduler.num_partial = 1
     a = request("a", 18)
     expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=18, chunk=4, output=output), False)
-    scheduler._num_partial = 0
+    scheduler.num_partial = 0
     expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=18, chunk=4, output=output), True)
 
 
 @invariant(4)
 def test_a_prompt_that_ends_in_this_step_is_not_counted():
     scheduler, output = make_scheduler(partial=1), SchedulerOutput()
-    scheduler._num_partial = 1
+    scheduler.num_partial = 1
     a = request("a", 4)
     expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=4, chunk=4, output=output), True)
 
@@ -104,9 +104,9 @@ def test_blocks_are_counted_from_what_is_in_the_cache():
 def test_what_others_will_take_is_left_to_them():
     scheduler, output = make_scheduler(num_blocks=5, partial=2), SchedulerOutput()
     a = request("a", 10)  # three blocks
-    scheduler._owed_blocks = 3
+    scheduler.owed_blocks = 3
     expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=10, chunk=8, output=output), False)
-    scheduler._owed_blocks = 2
+    scheduler.owed_blocks = 2
     expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=10, chunk=8, output=output), True)
 
 

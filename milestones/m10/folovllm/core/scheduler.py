@@ -71,10 +71,10 @@ class Scheduler:
         self.largest_chunk = self.prompt_cap or config.max_num_batched_tokens
         self.max_num_partial_prefills = config.max_num_partial_prefills
         self.preempter = Preempter(kv, config.preemption_mode)
-        self._watermark = int(WATERMARK * kv.pool.num_blocks)
-        self._num_partial = self._owed_blocks = 0
+        self.watermark = int(WATERMARK * kv.pool.num_blocks)
+        self.num_partial = self.owed_blocks = 0
         self._prefills: list[tuple[Request, SeqTokens]] = []
-        self._finished_seq_ids: list[str] = []
+        self.finished_seq_ids: list[str] = []
         self._stale_seq_ids: list[str] = []
         self._changed_seqs: list[Sequence] = []  # whose block tables changed after their step
         self.drafts = DraftTokens(kv, config.max_model_len, draft_length)
@@ -84,9 +84,9 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """The next step."""
-        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
+        output = SchedulerOutput(finished_seq_ids=self.finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
         # Prefills that this step does not end, and the blocks that their rest will take.
-        self._num_partial = self._owed_blocks = 0
+        self.num_partial = self.owed_blocks = 0
         must_wait, self._prefills = False, []
         for request in self.running:  # grows shorter from its end, as the newest give way
             if not self._decode_in_place(request, output):
@@ -110,8 +110,8 @@ class Scheduler:
         if self._changed_seqs:
             output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
         # Cleared only here: a step that was interrupted did not tell the worker, and the next one must.
-        self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
-        self.drafts.add(output, self._left(output), self._watermark + self._owed_blocks)
+        self.finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
+        self.drafts.add(output, self._left(output), self.watermark + self.owed_blocks)
         return output
 
     def _let_in(self, output: SchedulerOutput) -> bool:
@@ -186,8 +186,8 @@ class Scheduler:
     def _note_rest(self, seq: Sequence, num_tokens: int) -> None:
         """So many tokens of `seq` are left for later steps."""
         if num_tokens > 0 and seq.status is RUNNING:
-            self._num_partial += 1
-            self._owed_blocks += max(0, self.kv.blocks_for(seq.get_len()) - len(seq.block_ids))
+            self.num_partial += 1
+            self.owed_blocks += max(0, self.kv.blocks_for(seq.get_len()) - len(seq.block_ids))
 
     def _make_way(self, request: Request, seq_tokens: SeqTokens, output: SchedulerOutput) -> bool:
         """Put sequences into the step. While there are too few blocks for them, the newest request is preempted, in the
@@ -283,11 +283,11 @@ class Scheduler:
         """The first chunk of a sequence that lacks num_tokens, if all of it will find blocks."""
         if chunk == 0 < num_tokens:
             return False
-        if chunk < num_tokens and self._num_partial >= self.max_num_partial_prefills:
+        if chunk < num_tokens and self.num_partial >= self.max_num_partial_prefills:
             return False
         computed = seq.num_computed_tokens
         rest = self.kv.blocks_for(computed + num_tokens) - self.kv.blocks_for(computed + chunk)
-        return self._grant([(seq, chunk)], output, self._reserve(request) + self._owed_blocks + rest)
+        return self._grant([(seq, chunk)], output, self._reserve(request) + self.owed_blocks + rest)
 
     def _fork_siblings(self, request: Request, seq: Sequence, rows_left: int, output: SchedulerOutput) -> int:
         """The prompt of `seq` will have been computed by this step. It is prefilled once: siblings that have not begun
@@ -310,7 +310,7 @@ class Scheduler:
 
     def _reserve(self, request: Request) -> int:
         """Blocks that an admission must leave free. Alone, a request may have them all."""
-        return self._watermark if self.running not in ([], [request]) else 0
+        return self.watermark if self.running not in ([], [request]) else 0
 
     def update_from_output(
         self,
@@ -395,7 +395,7 @@ class Scheduler:
         elif before is SWAPPED:
             self.kv.free_swapped(seq)
         self.kv.forget(seq)
-        self._finished_seq_ids.append(seq.seq_id)
+        self.finished_seq_ids.append(seq.seq_id)
 
     def start_over(self) -> None:
         """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""

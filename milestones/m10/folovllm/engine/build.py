@@ -20,11 +20,9 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.budgets import resolve_scheduler_config
-from folovllm.engine.build_proposer import load_draft_model, make_proposer
+from folovllm.engine.build_proposer import load_draft_model, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
-from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
-from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
@@ -88,10 +86,10 @@ def _build(
     )  # fmt: skip
     proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
     runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
-    draft_length = costs = None
+    run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
+    draft_length = None
     if proposer is not None:
-        costs = measure_step_costs(runner.model, proposer, most_rows, device, runner.graphs)
-        draft_length = DraftLength(most, costs)
+        draft_length = DraftLength(most, step_costs(model, draft, device, run_ahead=run_ahead))
     scheduler = Scheduler(limits, kv, eos_token_ids, draft_length)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
@@ -100,12 +98,7 @@ def _build(
         config.speculative_config,
         config.parallel_config,
     )
-    run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
-    core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
-    if costs is not None:
-        with threads_for_steps(model_config.model, config.parallel_config.tensor_parallel_size)():
-            costs.host = measure_host_costs(core, costs)
-    return core
+    return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
 
 
 def size_cache(

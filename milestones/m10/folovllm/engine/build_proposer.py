@@ -12,6 +12,7 @@ import torch
 
 from folovllm.attention.backend import select_backend
 from folovllm.config import EngineConfig, ModelConfig
+from folovllm.core.draft_length import StepCosts
 from folovllm.engine.parts import select_ops
 from folovllm.errors import ModelLoadError
 from folovllm.hf_config import load_hf_config
@@ -32,6 +33,9 @@ logger = init_logger(__name__)
 
 EMBEDDED_DRAFT = "embedded-draft"
 DRAFT_FOLDER = EMBEDDED_FOLDER.with_name(EMBEDDED_DRAFT)
+
+RIDGE_CPU, RIDGE_GPU = 30, 600  # rows, in bfloat16: two cores with AMX, and an H200
+WAITING = 0.5  # Qwen3-0.6B on an H200: 0.7 ms beside a step of 1.3 ms
 
 
 def load_draft_model(
@@ -92,3 +96,21 @@ def make_proposer(
     if speculative.method == "ngram_table":
         return NgramTableProposer(NgramTable.load(speculative.model, vocab_size))
     return NgramProposer(*speculative.lookup_sizes)
+
+
+def step_costs(
+    model: DecoderForCausalLM, draft: DecoderForCausalLM | None, device: torch.device, *, run_ahead: bool
+) -> StepCosts:
+    """As the device and the models' shapes say. draft: None: its tokens cost nothing.
+
+    A draft's forward takes time for its bytes and for each layer's kernels: the mean of both shares is 0.16 for the
+    embedded draft, where a CPU took 0.13 to 0.2 of a step, and 0.49 for Qwen3-0.6B beside Qwen3-8B, where an H200 took
+    0.41.
+    """
+    share = 0.0
+    if draft is not None:
+        small, large = draft.attention_layers, model.attention_layers
+        width = small[0].num_heads * small[0].head_size / (large[0].num_heads * large[0].head_size)
+        share = len(small) / len(large) * (1 + width**2) / 2
+    ridge = RIDGE_GPU if device.type == "cuda" else RIDGE_CPU
+    return StepCosts(ridge, share, WAITING if run_ahead else 0.0)

@@ -24,7 +24,7 @@ from folovllm.worker.async_output import AsyncModelRunnerOutput, LaterLogprobs, 
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.model_runner_output import Failures
-from folovllm.worker.proposer import DrawingProposer, Proposer
+from folovllm.worker.proposer import Proposer
 from folovllm.worker.verify import verify
 
 
@@ -44,7 +44,6 @@ class Speculation:
         counts = [scheduled.num_lookahead_tokens[seq.seq_id] for seq in seqs]
         drafts: dict[str, list[int]] = {}
         if self.rejects:
-            assert isinstance(self.proposer, DrawingProposer)  # speculative_config has no other
             named, probs = self.proposer.propose_with_probabilities(seqs, counts)
             self._probs = {seq.seq_id: of_seq for seq, of_seq in zip(seqs, probs, strict=True)}
         else:

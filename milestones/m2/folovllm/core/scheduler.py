@@ -43,9 +43,9 @@ class Scheduler:
         self.waiting = RequestQueue()
         self.running: list[Request] = []  # in the order of admission
         self.num_running_seqs = 0
-        self._free_slots = list(range(num_slots))  # a heap: low slots first, so that the cache fills from one end
+        self.free_slots = list(range(num_slots))  # a heap: low slots first, so that the cache fills from one end
         self._arrivals = count()
-        self._finished_seq_ids: list[str] = []
+        self.finished_seq_ids: list[str] = []
 
     def add_request(self, request: Request) -> None:
         self.waiting.add(request, self._key(request))
@@ -55,8 +55,8 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """The next step. Every running sequence decodes; then prompts join, whole, while both budgets last."""
-        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids)
-        self._finished_seq_ids = []
+        output = SchedulerOutput(finished_seq_ids=self.finished_seq_ids)
+        self.finished_seq_ids = []
         for request in self.running:
             for seq in request.get_seqs():
                 if seq.status is SequenceStatus.RUNNING:
@@ -75,7 +75,7 @@ class Scheduler:
         if output.total_num_scheduled_tokens + num_tokens > self.max_num_batched_tokens:
             return False
         seq = request.get_seqs(SequenceStatus.WAITING)[0]
-        seq.block_ids = [heapq.heappop(self._free_slots)]
+        seq.block_ids = [heapq.heappop(self.free_slots)]
         seq.transition(SequenceStatus.RUNNING)
         output.add(seq, num_tokens)
         self.num_running_seqs += 1
@@ -119,9 +119,9 @@ class Scheduler:
     def _end(self, seq: Sequence, status: SequenceStatus) -> None:
         """End a sequence; the lines of its request are the caller's business."""
         if seq.status is SequenceStatus.RUNNING:
-            heapq.heappush(self._free_slots, seq.block_ids.pop())
+            heapq.heappush(self.free_slots, seq.block_ids.pop())
             self.num_running_seqs -= 1
-            self._finished_seq_ids.append(seq.seq_id)
+            self.finished_seq_ids.append(seq.seq_id)
         seq.transition(status)
 
     def abort(self, request: Request) -> None:
@@ -150,8 +150,8 @@ class Scheduler:
         """Every slot is free or owned by exactly one running sequence. Raises RuntimeError where it is not so."""
         running = [seq for request in self.running for seq in request.get_seqs(SequenceStatus.RUNNING)]
         owned = [slot for seq in running for slot in seq.block_ids]
-        if sorted(owned + self._free_slots) != list(range(self.num_slots)):
-            raise RuntimeError(f"slots are lost or owned twice: owned {owned}, free {self._free_slots}")
+        if sorted(owned + self.free_slots) != list(range(self.num_slots)):
+            raise RuntimeError(f"slots are lost or owned twice: owned {owned}, free {self.free_slots}")
         if any(len(seq.block_ids) != 1 for seq in running) or self.num_running_seqs != len(running):
             raise RuntimeError(f"{self.num_running_seqs} running sequences are counted, {len(running)} own a slot")
         if len(running) > self.max_num_seqs:

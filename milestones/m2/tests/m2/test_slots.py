@@ -28,7 +28,7 @@ def test_a_finished_sequence_owns_no_slot():
     request = desk.add("a", n=2, max_tokens=1)
     desk.run()
     assert [seq.block_ids for seq in request.get_seqs()] == [[], []]
-    assert sorted(desk.scheduler._free_slots) == [0, 1]
+    assert sorted(desk.scheduler.free_slots) == [0, 1]
 
 
 def test_each_of_n_sequences_computes_the_prompt_for_itself():
@@ -51,7 +51,7 @@ def test_the_invariants_see_a_slot_that_is_lost_owned_twice_or_miscounted(harm):
     if harm == "lost":
         request.get_seqs()[0].block_ids.clear()
     elif harm == "twice":
-        desk.scheduler._free_slots.append(0)
+        desk.scheduler.free_slots.append(0)
     else:
         desk.scheduler.num_running_seqs += 1
     with pytest.raises(RuntimeError, match=r"slots are lost|are counted"):

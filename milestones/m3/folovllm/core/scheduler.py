@@ -47,8 +47,8 @@ class Scheduler:
         # Every running sequence must be able to decode in every step.
         self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
         self.preempter = Preempter(kv, config.preemption_mode)
-        self._watermark = int(WATERMARK * kv.pool.num_blocks)
-        self._finished_seq_ids: list[str] = []
+        self.watermark = int(WATERMARK * kv.pool.num_blocks)
+        self.finished_seq_ids: list[str] = []
         self._stale_seq_ids: list[str] = []
 
     def add_request(self, request: Request) -> None:
@@ -56,7 +56,7 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """The next step."""
-        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
+        output = SchedulerOutput(finished_seq_ids=self.finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
         preempted = False
         for request in self.running:  # grows shorter from its end, as the newest give way
             if not self._decode_in_place(request, output):
@@ -69,7 +69,7 @@ class Scheduler:
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
         # Cleared only here: a step that was interrupted did not tell the worker, and the next one must.
-        self._finished_seq_ids, self._stale_seq_ids = [], []
+        self.finished_seq_ids, self._stale_seq_ids = [], []
         return output
 
     def _let_in(self, output: SchedulerOutput) -> bool:
@@ -185,7 +185,7 @@ class Scheduler:
 
     def _reserve(self, request: Request) -> int:
         """Blocks that an admission must leave free. Alone, a request may have them all."""
-        return self._watermark if self.running not in ([], [request]) else 0
+        return self.watermark if self.running not in ([], [request]) else 0
 
     def update_from_output(
         self, output: SchedulerOutput, token_ids: Iterable[int | None]
@@ -239,7 +239,7 @@ class Scheduler:
             self.kv.free(seq)
         elif before is SWAPPED:
             self.kv.free_swapped(seq)
-        self._finished_seq_ids.append(seq.seq_id)
+        self.finished_seq_ids.append(seq.seq_id)
 
     def start_over(self) -> None:
         """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""

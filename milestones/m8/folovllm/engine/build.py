@@ -18,11 +18,9 @@ from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.engine.budgets import resolve_scheduler_config
-from folovllm.engine.build_proposer import load_draft_model, make_proposer
+from folovllm.engine.build_proposer import load_draft_model, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
-from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
-from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
@@ -68,10 +66,10 @@ def build_engine_core(
         )  # fmt: skip
         proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
         runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
-        draft_length = costs = None
+        run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
+        draft_length = None
         if proposer is not None:
-            costs = measure_step_costs(model, proposer, most_rows, device, runner.graphs)
-            draft_length = DraftLength(most, costs)
+            draft_length = DraftLength(most, step_costs(model, draft, device, run_ahead=run_ahead))
         scheduler = Scheduler(limits, kv, eos_token_ids, draft_length)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
@@ -79,12 +77,7 @@ def build_engine_core(
         limits,
         config.speculative_config,
     )
-    run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
-    core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
-    if costs is not None:
-        with threads_for_steps(model_config.model)():
-            costs.host = measure_host_costs(core, costs)
-    return core
+    return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
 
 
 def _size_cache(

@@ -13,9 +13,9 @@ class Scheduler:
         if len(waiting) == 1:
             self.waiting.pop()
         waiting[0].transition(SequenceStatus.RUNNING)
-        slot = min(self._free_slots)
-        self._free_slots.remove(slot)
-        heapq.heapify(self._free_slots)
+        slot = min(self.free_slots)
+        self.free_slots.remove(slot)
+        heapq.heapify(self.free_slots)
         waiting[0].block_ids[:] = [slot]
         self.num_running_seqs += 1
         self.running += [request] if all(other is not request for other in self.running) else []

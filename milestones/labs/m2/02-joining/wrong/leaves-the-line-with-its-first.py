@@ -6,7 +6,7 @@ class Scheduler:
         if output.total_num_scheduled_tokens + num_tokens > self.max_num_batched_tokens:
             return False
         seq = request.get_seqs(SequenceStatus.WAITING)[0]
-        seq.block_ids = [heapq.heappop(self._free_slots)]
+        seq.block_ids = [heapq.heappop(self.free_slots)]
         seq.transition(SequenceStatus.RUNNING)
         output.add(seq, num_tokens)
         self.num_running_seqs += 1

@@ -4,7 +4,7 @@ class Scheduler:
         if self.num_running_seqs >= self.max_num_seqs:
             return False
         seq = request.get_seqs(SequenceStatus.WAITING)[0]
-        seq.block_ids = [heapq.heappop(self._free_slots)]
+        seq.block_ids = [heapq.heappop(self.free_slots)]
         if output.total_num_scheduled_tokens + num_tokens > self.max_num_batched_tokens:
             return False
         seq.transition(SequenceStatus.RUNNING)

@@ -1,7 +1,7 @@
 class Scheduler:
     def schedule(self) -> SchedulerOutput:
-        output = SchedulerOutput(finished_seq_ids=list(self._finished_seq_ids))
-        self._finished_seq_ids = self._finished_seq_ids[len(self._finished_seq_ids) :]
+        output = SchedulerOutput(finished_seq_ids=list(self.finished_seq_ids))
+        self.finished_seq_ids = self.finished_seq_ids[len(self.finished_seq_ids) :]
         everyone = (seq for request in self.running for seq in request.get_seqs(SequenceStatus.RUNNING))
         for seq in everyone:
             output.add(seq, seq.get_len() - seq.num_computed_tokens)

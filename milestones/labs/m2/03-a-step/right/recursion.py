@@ -1,8 +1,8 @@
 class Scheduler:
     def schedule(self) -> SchedulerOutput:
         output = SchedulerOutput()
-        while self._finished_seq_ids:
-            output.finished_seq_ids.append(self._finished_seq_ids.pop(0))
+        while self.finished_seq_ids:
+            output.finished_seq_ids.append(self.finished_seq_ids.pop(0))
         for seq in [seq for request in self.running for seq in request.get_seqs() if not seq.is_finished()]:
             if seq.block_ids:
                 output.add(seq, seq.get_len() - seq.num_computed_tokens)

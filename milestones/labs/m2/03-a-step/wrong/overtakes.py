@@ -1,7 +1,7 @@
 class Scheduler:
     def schedule(self) -> SchedulerOutput:
-        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids)
-        self._finished_seq_ids = []
+        output = SchedulerOutput(finished_seq_ids=self.finished_seq_ids)
+        self.finished_seq_ids = []
         for request in self.running:
             for seq in request.get_seqs():
                 if seq.status is SequenceStatus.RUNNING:

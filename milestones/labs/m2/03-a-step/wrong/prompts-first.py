@@ -1,7 +1,7 @@
 class Scheduler:
     def schedule(self) -> SchedulerOutput:
-        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids)
-        self._finished_seq_ids = []
+        output = SchedulerOutput(finished_seq_ids=self.finished_seq_ids)
+        self.finished_seq_ids = []
         while self.waiting and self._admit(self.waiting.peek(), output):
             pass
         for request in self.running:

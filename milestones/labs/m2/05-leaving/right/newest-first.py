@@ -13,9 +13,9 @@ class Scheduler:
         if seq.block_ids:
             [slot] = seq.block_ids
             seq.block_ids = []
-            self._free_slots = sorted([*self._free_slots, slot])
+            self.free_slots = sorted([*self.free_slots, slot])
             self.num_running_seqs -= 1
-            self._finished_seq_ids = [*self._finished_seq_ids, seq.seq_id]
+            self.finished_seq_ids = [*self.finished_seq_ids, seq.seq_id]
         seq.transition(status)
 
     def abort(self, request: Request) -> None:

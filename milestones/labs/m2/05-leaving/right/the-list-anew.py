@@ -11,9 +11,9 @@ class Scheduler:
         ran = seq.status is SequenceStatus.RUNNING
         seq.transition(status)
         if ran:
-            self._finished_seq_ids.append(seq.seq_id)
+            self.finished_seq_ids.append(seq.seq_id)
             self.num_running_seqs -= 1
-            self._free_slots = sorted([*self._free_slots, *seq.block_ids])
+            self.free_slots = sorted([*self.free_slots, *seq.block_ids])
             seq.block_ids = []
 
     def abort(self, request: Request) -> None:

@@ -10,9 +10,9 @@ class Scheduler:
         lasts = num_tokens > chunk
         if num_tokens and not chunk:
             return False
-        if lasts and self.max_num_partial_prefills <= self._num_partial:
+        if lasts and self.max_num_partial_prefills <= self.num_partial:
             return False
-        keep = self._owed_blocks + self._reserve(request)
+        keep = self.owed_blocks + self._reserve(request)
         begun = seq.num_computed_tokens + chunk
         for position in range(begun, begun + num_tokens - chunk):
             keep += position % self.kv.block_size == 0  # the first token of another block

@@ -11,7 +11,7 @@ class Scheduler:
 
         def refusals():
             yield num_tokens > 0 == chunk
-            yield num_tokens > chunk and not self._num_partial < self.max_num_partial_prefills
-            yield not self._grant([(seq, chunk)], output, sum((self._reserve(request), self._owed_blocks, len(blocks))))
+            yield num_tokens > chunk and not self.num_partial < self.max_num_partial_prefills
+            yield not self._grant([(seq, chunk)], output, sum((self._reserve(request), self.owed_blocks, len(blocks))))
 
         return not any(refusals())

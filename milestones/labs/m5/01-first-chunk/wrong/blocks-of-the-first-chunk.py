@@ -4,6 +4,6 @@ class Scheduler:
     ) -> bool:
         if chunk == 0 < num_tokens:
             return False
-        if chunk < num_tokens and self._num_partial >= self.max_num_partial_prefills:
+        if chunk < num_tokens and self.num_partial >= self.max_num_partial_prefills:
             return False
-        return self._grant([(seq, chunk)], output, self._reserve(request) + self._owed_blocks)
+        return self._grant([(seq, chunk)], output, self._reserve(request) + self.owed_blocks)

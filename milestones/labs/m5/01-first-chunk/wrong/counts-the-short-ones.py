@@ -4,8 +4,8 @@ class Scheduler:
     ) -> bool:
         if chunk == 0 < num_tokens:
             return False
-        if self._num_partial >= self.max_num_partial_prefills:
+        if self.num_partial >= self.max_num_partial_prefills:
             return False
         computed = seq.num_computed_tokens
         rest = self.kv.blocks_for(computed + num_tokens) - self.kv.blocks_for(computed + chunk)
-        return self._grant([(seq, chunk)], output, self._reserve(request) + self._owed_blocks + rest)
+        return self._grant([(seq, chunk)], output, self._reserve(request) + self.owed_blocks + rest)

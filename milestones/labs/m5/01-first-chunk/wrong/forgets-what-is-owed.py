@@ -4,7 +4,7 @@ class Scheduler:
     ) -> bool:
         if chunk == 0 < num_tokens:
             return False
-        if chunk < num_tokens and self._num_partial >= self.max_num_partial_prefills:
+        if chunk < num_tokens and self.num_partial >= self.max_num_partial_prefills:
             return False
         computed = seq.num_computed_tokens
         rest = self.kv.blocks_for(computed + num_tokens) - self.kv.blocks_for(computed + chunk)

@@ -4,7 +4,7 @@ class Scheduler:
 
         output = SchedulerOutput()
         self._prefills = deque()
-        self._num_partial = self._owed_blocks = 0
+        self.num_partial = self.owed_blocks = 0
         waits = []
         for request in tuple(self.running):
             if request not in self.running or self._decode_in_place(request, output):
@@ -20,8 +20,8 @@ class Scheduler:
                 self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
         if came is False and self.running and not output.scheduled_seqs:
             self._preempt(self.running[-1], self.running[-1].get_seqs(RUNNING), output)
-        output.finished_seq_ids += self._finished_seq_ids
+        output.finished_seq_ids += self.finished_seq_ids
         output.stale_seq_ids += self._stale_seq_ids
-        for news in (self._finished_seq_ids, self._stale_seq_ids):
+        for news in (self.finished_seq_ids, self._stale_seq_ids):
             news.clear()
         return output

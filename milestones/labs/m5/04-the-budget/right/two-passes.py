@@ -2,9 +2,9 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Sorts first, serves later; the lists are copied into the step and then emptied in place."""
         output = SchedulerOutput()
-        output.finished_seq_ids = list(self._finished_seq_ids)
+        output.finished_seq_ids = list(self.finished_seq_ids)
         output.stale_seq_ids = list(self._stale_seq_ids)
-        self._num_partial, self._owed_blocks, self._prefills = 0, 0, []
+        self.num_partial, self.owed_blocks, self._prefills = 0, 0, []
         waits, place = [], 0
         while place < len(self.running):
             request = self.running[place]
@@ -25,6 +25,6 @@ class Scheduler:
             for request, group in self._prefills:
                 more = top_up(group, output, self.kv, self._left(output))
                 self._end_prefills(request, more, output)
-        for told in (self._finished_seq_ids, self._stale_seq_ids):
+        for told in (self.finished_seq_ids, self._stale_seq_ids):
             told.clear()
         return output

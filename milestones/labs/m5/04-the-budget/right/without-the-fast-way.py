@@ -1,7 +1,7 @@
 class Scheduler:
     def schedule(self) -> SchedulerOutput:
-        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
-        self._num_partial = self._owed_blocks = 0
+        output = SchedulerOutput(finished_seq_ids=self.finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
+        self.num_partial = self.owed_blocks = 0
         self._prefills, must_wait, served = [], False, set()
         while request := next((request for request in self.running if request.request_id not in served), None):
             served.add(request.request_id)
@@ -20,6 +20,6 @@ class Scheduler:
         for request, group in self._prefills:
             if self.prompt_cap is None:
                 self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
-        self._finished_seq_ids = []
+        self.finished_seq_ids = []
         self._stale_seq_ids = []
         return output

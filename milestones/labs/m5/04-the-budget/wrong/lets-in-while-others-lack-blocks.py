@@ -1,7 +1,7 @@
 class Scheduler:
     def schedule(self) -> SchedulerOutput:
-        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
-        self._num_partial = self._owed_blocks = 0
+        output = SchedulerOutput(finished_seq_ids=self.finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
+        self.num_partial = self.owed_blocks = 0
         must_wait, place, self._prefills = False, 0, []
         while place < len(self.running):
             request = self.running[place]
@@ -21,5 +21,5 @@ class Scheduler:
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
         for request, group in self._prefills if self.prompt_cap is None else ():
             self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
-        self._finished_seq_ids, self._stale_seq_ids = [], []
+        self.finished_seq_ids, self._stale_seq_ids = [], []
         return output

@@ -4,10 +4,10 @@ def expected_tokens(alpha: float, k: int) -> float:
 
 def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
     best, found = 0, 0.0
-    tokens, plain = 0.0, 1.0 / costs.seconds_of_step(num_seqs, 1.0, 0)
+    tokens, plain = 0.0, 1.0 / costs.of_step(num_seqs, 0)
     for k in range(most + 1):
         tokens += alpha**k
-        rate = tokens / costs.seconds_of_step(num_seqs, tokens, k)
+        rate = tokens / costs.of_step(num_seqs, k)
         if rate > found:
             best, found = k, rate
     return best if found >= WORTH * plain else 0

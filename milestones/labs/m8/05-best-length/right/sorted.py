@@ -3,9 +3,9 @@ def expected_tokens(alpha: float, k: int) -> float:
 
 
 def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
-    def seconds_a_token(k: int) -> float:
+    def cost_of_a_token(k: int) -> float:
         tokens = expected_tokens(alpha, k)
-        return costs.seconds_of_step(num_seqs, tokens, k) / tokens
+        return costs.of_step(num_seqs, k) / tokens
 
-    best = sorted(range(most + 1), key=seconds_a_token)[0]
-    return best * (seconds_a_token(best) * WORTH <= seconds_a_token(0))
+    best = sorted(range(most + 1), key=cost_of_a_token)[0]
+    return best * (cost_of_a_token(best) * WORTH <= cost_of_a_token(0))
