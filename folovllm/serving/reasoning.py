@@ -17,11 +17,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Literal
 
 from folovllm.serving.tool_parsers.abstract_tool_parser import overlap
-from folovllm.serving.tool_parsers.formats import ONE_WAY
-from folovllm.structured_outputs import StructuredOutputsParams
+from folovllm.structured_outputs import JSON_OPTIONS, StructuredOutputsParams, as_lark, kind_and_text
 from folovllm.utils.checks import did_you_mean
 
 Thinks = Literal["no", "maybe", "yes"]
@@ -98,16 +97,13 @@ def after_thoughts(form: StructuredOutputsParams, thinks: Thinks, tokens: Collec
 
 def _as_rule(form: StructuredOutputsParams) -> str:
     """A form that has been compiled alone, as the body of a rule in Lark."""
-    if form.grammar is not None:
-        from llguidance.gbnf_to_lark import any_to_lark
-
-        return f"%lark {{\n{any_to_lark(form.grammar)}\n}}"
-    if form.regex is not None:
-        one_line = form.regex.replace("\n", "\\n")
+    kind, text = kind_and_text(form)
+    if kind == "grammar":
+        return f"%lark {{\n{as_lark(text)}\n}}"
+    if kind == "regex":
+        one_line = text.replace("\n", "\\n")
         return "/" + re.sub(r"(\\.)|/", lambda found: found[1] or "\\/", one_line) + "/"
-    if form.choice is not None:
-        return " | ".join(json.dumps(each) for each in form.choice)
-    schema: Any = {"type": "object"}
-    if form.json is not None:
-        schema = json.loads(form.json) if isinstance(form.json, str) else form.json
-    return f"%json {json.dumps({**(schema if isinstance(schema, dict) else {}), **ONE_WAY})}"
+    if kind == "choice":
+        return " | ".join(json.dumps(each) for each in json.loads(text))
+    schema = json.loads(text)
+    return f"%json {json.dumps({**(schema if isinstance(schema, dict) else {}), 'x-guidance': JSON_OPTIONS})}"

@@ -19,12 +19,10 @@ from typing import Any
 
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
 from folovllm.serving.tool_parsers.parameters import Parameters
+from folovllm.structured_outputs import JSON_OPTIONS
 from folovllm.utils.checks import did_you_mean
 
 _PARAMETER = re.compile(r"\s*<parameter=([^>]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
-
-ONE_WAY = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
-"""In a JSON schema within a grammar: one way of writing each value."""
 
 
 class _TaggedCalls(ToolParser):
@@ -46,7 +44,7 @@ class HermesToolParser(_TaggedCalls):
             StructTag(
                 trigger="<tool_call>",
                 begin=f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ',
-                grammar={**(schema if name in strict else {"type": "object"}), **ONE_WAY},
+                grammar={**(schema if name in strict else {"type": "object"}), "x-guidance": JSON_OPTIONS},
                 end="}\n</tool_call>",
             )
             for name, schema in tools.items()
