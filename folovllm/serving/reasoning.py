@@ -57,6 +57,7 @@ class ReasoningParser:
 
     def __init__(self, thinks: Thinks) -> None:
         self._thinks, self._kept = thinks, ""
+        self._space: list[str] = []  # before the first word
         self._has_begun = self.is_over = thinks == "no"
 
     def read(self, text: str, *, is_final: bool) -> tuple[str, str]:
@@ -64,12 +65,13 @@ class ReasoningParser:
         text, self._kept = self._kept + text, ""
         if not self._has_begun:
             begin = text.lstrip()
+            self._space.append(text[: len(text) - len(begin)])
             if BEGIN.startswith(begin) and begin != BEGIN and not is_final:
-                self._kept = text
+                self._kept = begin
                 return "", ""
             self._has_begun, has_marker = True, begin.startswith(BEGIN)
             self.is_over = self._thinks == "maybe" and not has_marker
-            text = begin.removeprefix(BEGIN) if has_marker else text
+            text = begin.removeprefix(BEGIN) if has_marker else "".join([*self._space, begin])
         if self.is_over:
             return "", text
         thoughts, marker, content = text.partition(END)

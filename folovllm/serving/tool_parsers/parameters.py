@@ -31,13 +31,16 @@ class Parameters:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.root = schema
 
-    def value(self, name: str, text: str) -> Any:
+    def as_json(self, name: str, text: str) -> str:
         """A parameter's value. What its schema does not allow stays a text, and so does what may be any value."""
         schemas = list(self._of_property(self.root, name, set()))
-        for value in _readings(text):
-            if all(self._allows(schema, value, {}) for schema in schemas):
-                return value
-        return text
+        values = (value for value in _readings(text) if all(self._allows(schema, value, {}) for schema in schemas))
+        try:
+            written = json.dumps(next(values, text), ensure_ascii=False, allow_nan=False)  # 1e999 is read as Infinity
+            written.encode()  # an escape may stand for half of a character
+        except (ValueError, RecursionError):
+            return json.dumps(text, ensure_ascii=False)
+        return written
 
     def _of_property(self, schema: Any, name: str, seen: set[str]) -> Iterator[Any]:
         if not isinstance(schema, Mapping):
