@@ -303,7 +303,7 @@ BEGINS: dict[type[ToolParser], list[str]] = {
     HermesToolParser: ["", '<tool_call>{"name": "', *(f'<tool_call>{{"name": "now", "arguments": {each}' for each in (
         '{"a": "', '{"a": 1', '"', "["))],
     Qwen3XMLToolParser: ["", "<tool_call>", "<function=", "<function=now>", "<function=now><parameter=days>"],
-    MistralToolParser: ["", "[TOOL_CALLS]", '[TOOL_CALLS]now{"a": "', '[TOOL_CALLS][{"name": "now", "arguments": {"a": '],
+    MistralToolParser: ["", "[TOOL_CALLS]", '[TOOL_CALLS]now{"a": "', '[TOOL_CALLS][{"name": "now", "arguments": ['],
     Llama3JsonToolParser: ["", "<|python_tag|>", '{"name": "now", "parameters": {"a": "', '{"x": "'],
     CallListParser: ["", "[", '[{"name": "now", "parameters": {"a": 1', '[{"name": "now", "parameters": {"a": "'],
     ArgumentsParser: [""],
