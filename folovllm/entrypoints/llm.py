@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import count
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from folovllm.engine.defaults import config_for_llm
-from folovllm.engine.input_processor import Prompt
-from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, to_output
 from folovllm.entrypoints.chat_template import conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
@@ -24,6 +22,10 @@ from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import Attach, make_engine
 from folovllm.utils.checks import check_choice
 from folovllm.utils.ids import next_unused
+
+if TYPE_CHECKING:
+    from folovllm.engine.input_processor import Prompt
+    from folovllm.engine.llm_engine import LLMEngine
 
 Messages = list[dict[str, Any]]
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -68,6 +70,8 @@ class LLM:
         # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
         kwargs["performance_mode"] = kwargs.get("performance_mode") or "throughput"
         config = config_for_llm(model, **kwargs)
+        from folovllm.engine.llm_engine import LLMEngine  # and torch, which takes seconds: what is wrong is said before
+
         self.engine, self.trace = make_engine(
             lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx, observers=observers
         )
