@@ -108,14 +108,14 @@ def render_template(
         text = template_process.render(_request(source, given), check)
         return _up_to_here(text) if continues else text
     except TemplateFailedError as error:
-        raise refused_by_template(tokenizer, messages, chat_template, error) from error
+        raise refused_by_template(tokenizer, messages, chat_template, error) from None
 
 
 def _source(tokenizer: Any, chat_template: str | None, tools: Any) -> str:
     try:
         return str(tokenizer.get_chat_template(chat_template, tools=tools))  # there may be one for tools
     except ValueError as error:  # of several templates none is the default
-        raise TemplateFailedError(str(error)) from error
+        raise TemplateFailedError(str(error)) from None
 
 
 def _request(source: str, given: dict[str, Any]) -> bytes:
@@ -124,7 +124,7 @@ def _request(source: str, given: dict[str, Any]) -> bytes:
     try:
         plain = json.dumps([source, given, *limits], default=lambda value: f"<{type(value).__name__}>")
     except (TypeError, ValueError, RecursionError) as error:
-        raise TemplateFailedError(f"they must be what JSON can hold: {error}") from error
+        raise TemplateFailedError(f"they must be what JSON can hold: {error}") from None
     return plain.encode()
 
 

@@ -137,7 +137,7 @@ def smolagents(url: str) -> None:
     about = {"temperature": 0, "max_tokens": 64, "parallel_tool_calls": False}
     model = OpenAIModel("embedded", api_base=url, api_key="none", **about)
     brief = {**EMPTY_PROMPT_TEMPLATES, "system_prompt": "Call tools. {{ custom_instructions }}"}  # theirs is too long
-    agent = ToolCallingAgent([double], model, brief, instructions="Be brief.", max_steps=1, verbosity_level=0)
+    agent = ToolCallingAgent([double], model, brief, instructions="Be brief.", max_steps=1, verbosity_level=-1)
     agent.tools = {"double": agent.tools["double"]}  # an answer of any length is no call that must come
     for task, reset in (("Twice two?", True), ("And twice that?", False)):
         agent.run(task, reset=reset)
