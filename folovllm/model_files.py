@@ -134,7 +134,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
+        raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from None
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path} must hold a JSON object, got {describe(values)}")
     return values
@@ -145,7 +145,7 @@ def readable_errors(name: str, what: str = "model", hint: str = "") -> Iterator[
     """transformers' own errors run over many lines and rarely name the model: keep one line, and name it.
 
     Every Exception is caught. A damaged file makes these libraries stumble wherever its values are used first, with
-    a TypeError or an AttributeError as likely as with a ValueError. The first error stays the cause of ours.
+    a TypeError or an AttributeError as likely as with a ValueError. The first error is the `__context__` of ours.
     """
     try:
         yield
@@ -155,7 +155,7 @@ def readable_errors(name: str, what: str = "model", hint: str = "") -> Iterator[
         reason = _one_line(error)
         if hint:
             reason = f"{reason.rstrip('.')}; {hint}"
-        raise ModelLoadError(f"{what} {name!r} cannot be loaded: {reason}") from error
+        raise ModelLoadError(f"{what} {name!r} cannot be loaded: {reason}") from None
 
 
 def _one_line(error: Exception) -> str:

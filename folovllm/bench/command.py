@@ -17,6 +17,7 @@ from typing import Any
 from folovllm.bench.options import prepare, show
 from folovllm.entrypoints.cli.parser import Parser
 from folovllm.entrypoints.cli.recording import add_recording
+from folovllm.model_files import resolve_model_path
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class _BenchParser(Parser):
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         bench, self._bench = self._bench, None
         if bench is not None:
+            named = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+            named.add_argument("--model")
+            if model := named.parse_known_args(*args)[0].model:
+                resolve_model_path(model, weights=False)  # before torch is imported
             module = import_module(bench.module)
             module.add_arguments(self)
             self.set_defaults(run=lambda given: _run(module, given))

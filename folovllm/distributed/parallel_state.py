@@ -58,10 +58,11 @@ class Link:
 
     def hear(self, rank: int, seconds: float) -> Any:
         """The next message of this rank. Raises EngineDeadError: none comes, or a text, which says how it failed."""
+        waited = max(seconds, self.connection.gettimeout() or 0.0)  # before it was asked for a reason, too
         try:
             message = self.receive(seconds)
         except TimeoutError:
-            message = f"does not answer: nothing came for {seconds:g} s"
+            message = f"does not answer: nothing came for {waited:g} s"
         except (EOFError, OSError):
             message = "has gone"
             with suppress(subprocess.TimeoutExpired):

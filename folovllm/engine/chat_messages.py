@@ -22,7 +22,7 @@ def chat_to_prompt(tokenizer: Any, messages: Any, **asked: Any) -> dict[str, Any
     try:
         text = tokenizer.apply_chat_template(plain, tokenize=False, **options)
     except Exception as error:  # a template is a program: some refuse a system message, or roles in another order
-        raise refused_by_template(tokenizer, plain, options["chat_template"], error) from error
+        raise refused_by_template(tokenizer, plain, options["chat_template"], error) from None
     return {"prompt": text, "prompt_token_ids": list(tokenizer(text, add_special_tokens=False)["input_ids"])}
 
 

@@ -44,7 +44,7 @@ def conversation_to_prompt(
         plain = [{**message, "role": known.get(message["role"], message["role"])} for message in given]
         text = str(tokenizer.apply_chat_template(plain, tokenize=False, **{**options, "chat_template": source}))
     except Exception as error:  # a template is a program: some refuse a system message, or roles in another order
-        raise refused_by_template(tokenizer, given, options["chat_template"], error) from error
+        raise refused_by_template(tokenizer, given, options["chat_template"], error) from None
     place = 0
     for number, message in enumerate(plain):
         is_known = message["role"] in ("user", "assistant") or message["role"] in source

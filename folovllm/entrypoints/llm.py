@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -13,8 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from folovllm.core.observer import Attach
 from folovllm.engine.defaults import config_for_llm
-from folovllm.engine.input_processor import Prompt
-from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.beam_search import BeamSearchOutput, to_output
 from folovllm.entrypoints.chat_template import conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
@@ -23,6 +21,10 @@ from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import BeamSearchParams, SamplingParams
 from folovllm.utils.ids import next_unused
 from folovllm.vllm_names import KnowsVLLM, check_argument, check_keywords
+
+if TYPE_CHECKING:
+    from folovllm.engine.input_processor import Prompt
+    from folovllm.engine.llm_engine import LLMEngine
 
 Messages = list[dict[str, Any]]
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -64,6 +66,8 @@ class LLM(KnowsVLLM):
         # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
         kwargs["performance_mode"] = kwargs.get("performance_mode") or "throughput"
         config = config_for_llm(model, **kwargs)
+        from folovllm.engine.llm_engine import LLMEngine  # and torch, which takes seconds: what is wrong is said before
+
         self.engine = LLMEngine(config)
         for attach in observers:
             attach(self.engine)

@@ -98,7 +98,7 @@ def read_heads(folder: Path) -> dict[str, TensorInfo]:
                 parts = ((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118  not a dict
                 head = {name: TensorInfo(part.get_dtype(), tuple(part.get_shape()), path, name) for name, part in parts}
         except (OSError, SafetensorError) as error:
-            raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
+            raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from None
         if twice := found.keys() & head.keys():
             raise ModelLoadError(f"{path} holds {min(twice)} once more: another file of the folder has it already")
         found |= head

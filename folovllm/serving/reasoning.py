@@ -17,11 +17,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Literal
 
 from folovllm.serving.tool_parsers.abstract_tool_parser import overlap
-from folovllm.serving.tool_parsers.formats import ONE_WAY
-from folovllm.structured_outputs import StructuredOutputsParams
+from folovllm.structured_outputs import JSON_OPTIONS, StructuredOutputsParams, as_lark, kind_and_text
 from folovllm.utils.checks import did_you_mean
 
 Thinks = Literal["no", "maybe", "yes"]
@@ -58,6 +57,7 @@ class ReasoningParser:
 
     def __init__(self, thinks: Thinks) -> None:
         self._thinks, self._kept = thinks, ""
+        self._space: list[str] = []  # before the first word
         self._has_begun = self.is_over = thinks == "no"
 
     def read(self, text: str, *, is_final: bool) -> tuple[str, str]:
@@ -65,12 +65,13 @@ class ReasoningParser:
         text, self._kept = self._kept + text, ""
         if not self._has_begun:
             begin = text.lstrip()
+            self._space.append(text[: len(text) - len(begin)])
             if BEGIN.startswith(begin) and begin != BEGIN and not is_final:
-                self._kept = text
+                self._kept = begin
                 return "", ""
             self._has_begun, has_marker = True, begin.startswith(BEGIN)
             self.is_over = self._thinks == "maybe" and not has_marker
-            text = begin.removeprefix(BEGIN) if has_marker else text
+            text = begin.removeprefix(BEGIN) if has_marker else "".join([*self._space, begin])
         if self.is_over:
             return "", text
         thoughts, marker, content = text.partition(END)
@@ -98,16 +99,13 @@ def after_thoughts(form: StructuredOutputsParams, thinks: Thinks, tokens: Collec
 
 def _as_rule(form: StructuredOutputsParams) -> str:
     """A form that has been compiled alone, as the body of a rule in Lark."""
-    if form.grammar is not None:
-        from llguidance.gbnf_to_lark import any_to_lark
-
-        return f"%lark {{\n{any_to_lark(form.grammar)}\n}}"
-    if form.regex is not None:
-        one_line = form.regex.replace("\n", "\\n")
+    kind, text = kind_and_text(form)
+    if kind == "grammar":
+        return f"%lark {{\n{as_lark(text)}\n}}"
+    if kind == "regex":
+        one_line = text.replace("\n", "\\n")
         return "/" + re.sub(r"(\\.)|/", lambda found: found[1] or "\\/", one_line) + "/"
-    if form.choice is not None:
-        return " | ".join(json.dumps(each) for each in form.choice)
-    schema: Any = {"type": "object"}
-    if form.json is not None:
-        schema = json.loads(form.json) if isinstance(form.json, str) else form.json
-    return f"%json {json.dumps({**(schema if isinstance(schema, dict) else {}), **ONE_WAY})}"
+    if kind == "choice":
+        return " | ".join(json.dumps(each) for each in json.loads(text))
+    schema = json.loads(text)
+    return f"%json {json.dumps({**(schema if isinstance(schema, dict) else {}), 'x-guidance': JSON_OPTIONS})}"

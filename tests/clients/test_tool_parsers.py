@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from folovllm.serving.tool_parsers import abstract_tool_parser, formats, json_call
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
 from folovllm.serving.tool_parsers.formats import (
     NAMES,
@@ -174,6 +178,9 @@ FRAGMENTS = [
     "[ARGS]", "now",
     '{"name": "now", "arguments": {"a": "}"}}', '[{"name": "now", "parameters": {}}', '\n{"name": "now"', "\\",
 ]  # fmt: skip
+SLIPS = [
+    "NaN", "Infinity", "-", "1e999", "True", "'", "\\u00", "\\x", "\\ud800", '{"a": ', "[1, ", ', "b": ', '"a"', "null",
+]  # fmt: skip
 PARSERS = [*dict.fromkeys(get_tool_parser(name) for name in NAMES), CallListParser, ArgumentsParser]
 
 
@@ -206,6 +213,164 @@ def test_however_a_text_is_cut_it_is_read_as_whole(make: type[ToolParser], text:
     assert make(tools).extract_tool_calls(text) == whole[:2]
 
 
+class Counted(str):
+    """Counts the characters that its methods, and those of its parts, look at or copy."""
+
+    looked_at = 0
+
+    def __getitem__(self, place: Any) -> Counted:
+        return counted(super().__getitem__(place))
+
+    def __add__(self, other: str) -> Counted:
+        return counted(super().__add__(other))
+
+    def __radd__(self, other: str) -> Counted:
+        return counted(str(other) + str(self))
+
+    def __contains__(self, part: Any) -> bool:
+        return self.find(part) >= 0
+
+    def find(self, part: str, begin: Any = 0, end: Any = None) -> int:
+        found = super().find(part, begin, end)
+        Counted.looked_at += len(self) - begin if found < 0 else found - begin
+        return found
+
+    def partition(self, part: str) -> Any:
+        return tuple(counted(each) for each in super().partition(part))
+
+    def lstrip(self, chars: str | None = None) -> Counted:
+        return counted(super().lstrip(chars))
+
+    def rstrip(self, chars: str | None = None) -> Counted:
+        return counted(super().rstrip(chars))
+
+
+def counted(text: str) -> Counted:
+    Counted.looked_at += len(text)
+    return Counted(text)
+
+
+class CountedPattern:
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.pattern = pattern
+
+    def __getattr__(self, name: str) -> Any:
+        def find(text: str, begin: int = 0) -> Any:
+            found = getattr(self.pattern, name)(text, begin)
+            Counted.looked_at += found.end() - begin if found else len(text) - begin if name == "search" else 1
+            return found
+
+        return find
+
+
+@pytest.fixture(scope="module")
+def counted_patterns() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (abstract_tool_parser, formats, json_call):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, re.Pattern):
+                    patch.setattr(module, name, CountedPattern(value))
+        any_of = abstract_tool_parser.any_of
+        patch.setattr(abstract_tool_parser, "any_of", lambda *markers: CountedPattern(any_of(*markers)))
+        yield
+
+
+def work(make: type[ToolParser], text: str, size: int) -> int:
+    """Characters looked at, and functions called, for a text in pieces of a size."""
+    parser = make({"now": {}} if make is ArgumentsParser else TOOLS)
+    return work_of(text, size, lambda piece, is_final: parser.extract_tool_calls_streaming(piece, is_final=is_final))
+
+
+def work_of(text: str, size: int, take: Callable[[str, bool], object]) -> int:
+    pieces = [Counted(text[at : at + size]) for at in range(0, len(text), size)]
+    calls, Counted.looked_at = 0, 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for place, piece in enumerate(pieces, 1):
+            take(piece, place == len(pieces))
+    finally:
+        sys.setprofile(before)
+    return calls + Counted.looked_at
+
+
+BEGINS: dict[type[ToolParser], list[str]] = {
+    HermesToolParser: ["", '<tool_call>{"name": "', *(f'<tool_call>{{"name": "now", "arguments": {each}' for each in (
+        '{"a": "', '{"a": 1', '"', "["))],
+    Qwen3XMLToolParser: ["", "<tool_call>", "<function=", "<function=now>", "<function=now><parameter=days>"],
+    MistralToolParser: ["", "[TOOL_CALLS]", '[TOOL_CALLS]now{"a": "', '[TOOL_CALLS][{"name": "now", "arguments": ['],
+    Llama3JsonToolParser: ["", "<|python_tag|>", '{"name": "now", "parameters": {"a": "', '{"x": "'],
+    CallListParser: ["", "[", '[{"name": "now", "parameters": {"a": 1', '[{"name": "now", "parameters": {"a": "'],
+    ArgumentsParser: [""],
+}  # fmt: skip
+UNITS = [
+    "x", " ", "\n", "<", '<tool_call>{"name": 5} ', "<tool_call> ", "<function=now></function>", "5", "[", '{"', "\\u",
+    "<parameter=a>1</parameter>", '[TOOL_CALLS]now{"a": 1}', '{"name": "now", "parameters": {}};',
+    '<tool_call>{"name": "now"}</tool_call>', "<|python_tag|>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "begin"), [(make, begin) for make in PARSERS for begin in BEGINS[make]])
+def test_the_work_grows_with_the_text_and_not_with_its_square(
+    counted_patterns: None, make: type[ToolParser], begin: str
+) -> None:
+    for unit in UNITS:
+        for size in (3, 10**9):
+            small, large = (work(make, begin + unit * num, size) for num in (30, 60))
+            assert large <= 2.1 * small + 100, (unit, size)
+
+
+def strictly(text: str) -> Any:
+    """What a parser that takes JSON, and nothing else, makes of it."""
+    return json.loads(text.encode("utf-8"), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.mark.parametrize("make", [make for make in PARSERS if make is not ArgumentsParser])
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.lists(st.sampled_from(FRAGMENTS + SLIPS), max_size=9).map("".join))
+def test_arguments_of_all_calls_but_one_that_is_cut_are_json(make: type[ToolParser], data: Any, text: str) -> None:
+    parser = make(TOOLS)
+    *whole, last = parser.extract_tool_calls(data.draw(st.sampled_from(BEGINS[make])) + text)[1] or [("", "{}")]
+    for _, arguments in whole if parser.is_in_call else [*whole, last]:
+        strictly(arguments)
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"n": Infinity, "m": [-Infinity, NaN]}', '{"n": null, "m": [null, null]}'),
+        ('{"a": True, "b": None, "c": 1e999}', '{"a": true, "b": null, "c": 1e999}'),
+        ('{"a": "1\n2\t", "b": [1, 2, ], }', '{"a": "1\\n2\\t", "b": [1, 2 ] }'),
+        (r'{"a": "it\'s \d+ \u00e4 \u12"}', r"""{"a": "it's \\d+ \u00e4 \\u12"}"""),
+        ('{"a": 1, "b": 2 3}', '{"a": 1, "b": 2}'),
+        ('{"a": [1, {"b": }], "c": 1}', '{"a": [1, {}]}'),
+        ('{"a": .5}', "{}"),
+        ('"{\\"a\\": NaN,}"', '{"a": null}'),
+        ('"five"', '"five"'),
+        ('""', "{}"),
+        (r'"\ud800"', r'"\ud800"'),
+        ("[" * 200 + "]" * 200, "[" * 127 + "]" * 127),
+    ],
+)
+def test_slips_in_arguments_are_mended_and_what_is_no_json_is_closed(written: str, arguments: str) -> None:
+    text = f'<tool_call>{{"name": "now", "arguments": {written}}}</tool_call>'
+    for pieces in ([text], list(text)):
+        ((name, found),) = read(HermesToolParser(TOOLS), pieces)[1]
+        assert (name, found) == ("now", arguments)
+        strictly(found)
+    assert HermesToolParser(TOOLS).extract_tool_calls(r'<tool_call>{"name": "\ud800"}')[1] == []
+
+
+def test_a_parameter_that_comes_twice_is_in_the_arguments_once() -> None:
+    text = "<function=now><parameter=a>1</parameter>\n<parameter=a>2</parameter><parameter=b>3</parameter></function>"
+    assert read(Qwen3XMLToolParser(TOOLS), [text])[1] == [("now", '{"a": "1", "b": "3"}')]
+
+
 def test_a_list_that_is_cut_leaves_no_fragment_and_says_that_its_call_is_open() -> None:
     assert read(CallListParser(TOOLS), ['[{"name": "no']) == ("", [], False)
     assert read(CallListParser(TOOLS), ['[{"name": "now", "parameters": {"a']) == ("", [("now", '{"a')], True)
@@ -236,6 +401,10 @@ def test_arguments_that_are_no_object_are_handed_on_as_they_are() -> None:
         ({"properties": {"x": {}}}, "{}", {}),
         ({"type": "integer"}, "true", "true"),
         ({"type": "number"}, "NaN", "NaN"),
+        ({"type": "number"}, "1e999", "1e999"),
+        ({"type": "object"}, '{"x": [-1e999]}', '{"x": [-1e999]}'),
+        ({"type": "object"}, r'{"x": "\ud83d"}', r'{"x": "\ud83d"}'),
+        ({"type": "object"}, r'{"x": "\ud83d\ude00"}', {"x": "😀"}),
         ({"$ref": "#/$defs/Self"}, "5", "5"),
         ({"anyOf": [{"$ref": "#/$defs/Self"}, {"$ref": "#/$defs/Days"}]}, "5", 5),
         ({"type": [["integer"]]}, "5", "5"),

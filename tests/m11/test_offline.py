@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +278,20 @@ def test_a_checkpoint_says_how_to_draw_from_it(tmp_path: Path) -> None:
     file.write_text(json.dumps({**written, "top_p": 7}))
     with pytest.raises(ValueError, match="top_p must be in"):
         LLM(str(model), num_kv_blocks=64).get_default_sampling_params()
+
+
+def test_what_a_user_got_wrong_is_raised_without_the_errors_that_led_to_it(tmp_path: Path) -> None:
+    """The text says all of it; a traceback in a traceback would bury it."""
+    llm = LLM(dtype="float32", num_kv_blocks=64)
+    message = [{"role": "user", "content": "a"}]
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    wrong: list[Callable[[], Any]] = [
+        partial(LLM, str(tmp_path), load_format="dummy"),
+        partial(llm.chat, message, chat_template="{{ 1 / 0 }}"),
+        partial(llm.chat, message, chat_template="{% if"),
+    ]
+    for call in wrong:
+        with pytest.raises(ValueError) as raised:
+            call()
+        assert "Traceback" not in "".join(traceback.format_exception(raised.value)).removeprefix("Traceback")

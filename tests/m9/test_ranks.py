@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from folovllm import LLM, EngineConfig, EngineDeadError, LLMEngine, SamplingParams
+from folovllm.distributed.parallel_state import Link
 from folovllm.engine import ranks
 from folovllm.models.weights import default_dtype
 from folovllm.worker.follower import Follower
@@ -150,6 +151,13 @@ def test_a_rank_that_hangs_is_given_up(rank_threads: list[RankThread], monkeypat
     llm = two_ranks(distributed_timeout_seconds=1)
     with pytest.raises(EngineDeadError, match="^rank 1 does not answer: nothing came for 1 s; start the engine anew$"):
         tokens_of(llm)
+
+
+def test_a_rank_that_hangs_is_named_with_the_limit_of_its_group() -> None:
+    here, there = socket.socketpair()
+    here.settimeout(60)  # distributed_timeout_seconds
+    with there, here, pytest.raises(EngineDeadError, match="nothing came for 60 s"):
+        Link(here).hear(1, 0.001)
 
 
 def test_an_error_of_rank_0_in_a_step_ends_the_others(

@@ -6,15 +6,20 @@ import json
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 from openai import BadRequestError, OpenAI
+from pydantic import BaseModel, SecretStr
 
 from folovllm import LLM, SamplingParams, StructuredOutputsParams
 from folovllm.sample.structured.grammars import Form
+from folovllm.serving.reasoning import after_thoughts
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -130,7 +135,14 @@ def test_the_schedule_changes_no_token(llm: LLM, engine: dict[str, Any]) -> None
         ({"json": "[" * 60_000}, "structured_outputs.json must not be nested so deeply"),
         ({"json": "[]"}, "structured_outputs.json must be a JSON schema"),
         ({"json": {"type": "nonsense"}}, "Invalid type: nonsense"),
-        ({"json": {"$ref": "#"}}, "no text fits it, as where a $ref leads to nothing but itself (NoExtensionBias)"),
+        ({"json": {"$ref": "#"}}, "must have texts that end, got {'$ref': '#'}; what '#' requires holds it again"),
+        ({"json": {"type": "object", "properties": {"n": {"type": "integer"}, "next": {"$ref": "#"}},
+                   "required": ["n", "next"]}}, "what '#' requires holds it again, without end"),
+        ({"json": {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"anyOf": [{"$ref": "#/$defs/y"}]},
+                   "y": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}}}}, "what '#/$defs/"),
+        ({"json": {"items": {}, "uniqueItems": True}}, 'cannot be held to these words of a schema: leave them out'),
+        ({"json": {"a": {1}}}, "structured_outputs.json must be JSON"),
+        ({"regex": "a[^\\x00-\\U0010ffff]"}, "no text fits it"),
         ({"json": {"type": "integer", "minimum": 10**300}}, "a limit of a number is too large: it may have 18 digits"),
         ({"json": {"properties": {"a": {"$id": "b", "$ref": "#/$defs/c"}}, "$defs": {"c": {}}}}, "leave $id out"),
         ({"grammar": "start: nothing"}, "structured_outputs.grammar must be something that can be compiled"),
@@ -140,6 +152,77 @@ def test_what_cannot_be_compiled_is_refused_by_itself(llm: LLM, form: dict[str, 
     with pytest.raises(ValueError, match=re.escape(message)):
         llm.generate("a", SamplingParams(structured_outputs=StructuredOutputsParams(**form)), use_tqdm=False)
     assert not llm.engine.has_unfinished_requests()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"next": {"$ref": "#"}}},
+        {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "integer"}}},
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"$ref": "#"}], "minItems": 1},
+        {"type": "object", "properties": {"next": {"enum": [1]}, "all": {"$ref": "#"}}, "required": ["next"]},
+    ],
+    ids=str,
+)
+def test_a_schema_that_holds_itself_and_may_end_is_taken(llm: LLM, schema: dict[str, Any]) -> None:
+    assert llm.engine.input_processor.grammars.compile(StructuredOutputsParams(json=schema))
+
+
+class Kinds(BaseModel):
+    """Formats that pydantic writes, and that say nothing which a text could be held to."""
+
+    where: Path
+    secret: SecretStr
+    data: bytes
+    net: IPv4Network
+    when: date
+
+
+def test_an_unknown_format_is_an_annotation(llm: LLM, client: OpenAI) -> None:
+    schema = Kinds.model_json_schema()
+    for field in ("where", "secret", "data", "net"):
+        schema["properties"][field]["maxLength"] = 8
+    form = StructuredOutputsParams(json=schema)
+    for text in texts(llm, n=5, seed=0, structured_outputs=form):
+        jsonschema.validate(json.loads(text), schema)
+        assert date.fromisoformat(json.loads(text)["when"])
+    assert llm.engine.input_processor.grammars.compile(after_thoughts(form, "yes", ()))
+    tool: Any = {"name": "put", "parameters": schema, "strict": True}
+    answer = client.chat.completions.create(
+        model="embedded", messages=QUESTION, max_tokens=300, tools=[{"type": "function", "function": tool}],
+        tool_choice="required", parallel_tool_calls=False,
+    )  # fmt: skip
+    (call,) = answer.choices[0].message.tool_calls or ()
+    jsonschema.validate(json.loads(call.function.arguments), schema)  # type: ignore[union-attr]
+
+
+def test_what_follows_thoughts_is_closed_as_well(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    grammars, tokenizer = llm.engine.input_processor.grammars, llm.get_tokenizer()
+    for option in (True, False):
+        form = StructuredOutputsParams(json=schema, disable_additional_properties=option)
+        matcher = grammars.compile(after_thoughts(form, "maybe", ()))._start.deep_copy()
+        tokens = tokenizer('<think>x</think>{"a": 1, "b": 2}', add_special_tokens=False)["input_ids"]
+        assert (matcher.try_consume_tokens(tokens) < len(tokens)) is option
+
+
+@pytest.mark.parametrize(
+    "grammar", ['?start: word | "(" start ")"\n?word: "a" | "b"', '!start : ("a"|"b")\n// ::= none']
+)
+def test_lark_s_marks_before_a_rule_s_name_are_lark(llm: LLM, grammar: str) -> None:
+    form = StructuredOutputsParams(grammar=grammar)
+    for text in texts(llm, n=8, seed=1, structured_outputs=form):
+        assert re.fullmatch(r"\(*[ab]\)*", text)
+    assert llm.engine.input_processor.grammars.compile(after_thoughts(form, "yes", ()))
+
+
+@pytest.mark.parametrize("rule", ['"a" b\nb: "c" b', '"a" X\nX: /c/ & /d/'])
+def test_a_dead_end_that_shows_late_is_named(client: OpenAI, rule: str) -> None:
+    ask: dict[str, Any] = {"model": "embedded", "prompt": "a", "max_tokens": 20}
+    with pytest.raises(BadRequestError, match="must lead to a text that ends, and did not after 1 tokens: "):
+        client.completions.create(**ask, extra_body={"structured_outputs": {"grammar": f"start: {rule}"}})
 
 
 def test_a_form_is_compiled_once(llm: LLM) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,10 +17,14 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletionMessage
 
 from folovllm import LLM
+from folovllm.outputs import CompletionOutput
+from folovllm.serving.openai import streams
 from folovllm.serving.openai.protocol import ChatRequest
-from folovllm.serving.openai.tool_use import ToolUse
+from folovllm.serving.openai.tool_use import MessageReader, ToolUse
+from folovllm.serving.reasoning import ReasoningParser
 from folovllm.serving.tool_parsers.formats import HermesToolParser
 from folovllm.structured_outputs import closed_schema
+from tests.clients.test_tool_parsers import Counted, counted_patterns, work_of  # noqa: F401  a fixture
 from tests.serve.support import ENGINE, Running, running
 
 WEATHER: dict[str, Any] = {
@@ -272,3 +277,40 @@ def test_a_parser_that_there_is_not_is_refused_before_a_model_is_loaded(capsys: 
     assert "tool_call_parser must be the name of a parser, got 'hermez'; did you mean 'hermes'?" in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("unit", ["x ", " ", '<tool_call>{"name": 5} ', '<tool_call>{"name": "now"}</tool_call>'])
+def test_the_work_for_a_message_grows_with_its_text(counted_patterns: None, unit: str) -> None:  # noqa: F811
+    for size in (4, 10**9):
+        works = []
+        for text in (unit * 30, unit * 60):
+            reader = MessageReader(ToolUse(ChatRequest(**ASK), HermesToolParser), ReasoningParser("maybe"))
+
+            def take(piece: str, is_final: bool, reader: MessageReader = reader) -> None:
+                reader.delta(CompletionOutput(0, piece, [], finish_reason="stop" if is_final else None))
+
+            works.append(work_of(text, size, take))
+        assert works[1] <= 2.1 * works[0] + 100
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+def test_a_long_answer_is_read_beside_the_event_loop(
+    hermes: Running, monkeypatch: pytest.MonkeyPatch, path: str, is_streamed: bool
+) -> None:
+    monkeypatch.setattr(streams, "LARGE", 0)
+    real, threads = HermesToolParser.extract_tool_calls_streaming, set[str]()
+
+    def read(self: HermesToolParser, text: str, **more: Any) -> Any:
+        threads.add(threading.current_thread().name.rpartition("_")[0])
+        return real(self, text, **more)
+
+    monkeypatch.setattr(HermesToolParser, "extract_tool_calls_streaming", read)
+    body: dict[str, Any] = {"stream": is_streamed, "temperature": 0}
+    if path == "responses":
+        tool = {"type": "function", "name": "now", "parameters": {}}
+        body |= {"input": "Now?", "tools": [tool], "max_output_tokens": 9}
+    else:
+        body |= {"messages": ASK["messages"], "tools": TOOLS, "max_tokens": 9}
+    answer = httpx.post(f"{hermes.url}/v1/{path}", json=body, timeout=600)
+    assert (answer.status_code, threads) == (200, {"folovllm-background"})

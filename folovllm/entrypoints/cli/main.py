@@ -17,6 +17,7 @@ from folovllm import __version__
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli import chat, generate, info, quantize, recording, trace
 from folovllm.entrypoints.cli.parser import Parser, one_line
+from folovllm.model_files import resolve_model_path
 
 DESCRIPTION = "FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1."
 
@@ -32,6 +33,8 @@ def run_command(make_parser: Callable[[], Parser], argv: Sequence[str] | None) -
     try:
         try:
             args = make_parser().parse(argv)
+            if isinstance(model := getattr(args, "model", None), str):
+                resolve_model_path(model, weights=False)  # before torch is imported, which takes seconds
             return int(args.run(args))
         finally:
             sys.stdout.flush()  # here, where an error of it is caught

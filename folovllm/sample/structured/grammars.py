@@ -11,7 +11,6 @@ vLLM: v1/structured_output/__init__.py, v1/structured_output/backend_guidance.py
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from folovllm.errors import FoloVLLMError
-from folovllm.structured_outputs import StructuredOutputsParams, closed_schema
+from folovllm.structured_outputs import JSON_OPTIONS, StructuredOutputsParams, as_lark, kind_and_text
 from folovllm.utils.checks import describe
 
 if TYPE_CHECKING:
@@ -34,9 +33,6 @@ LEXER_FUEL = 100_000
 first mask took four seconds with that; a third of one with this."""
 MAX_KEPT = 256
 """Compiled forms that are kept. The one that was asked for longest ago gives way."""
-
-_JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""One way of writing each value. Where white space is free, a model may write it until its tokens run out."""
 
 
 class FormError(FoloVLLMError, ValueError):
@@ -62,7 +58,7 @@ class GrammarCompiler:
         """Raises:
         ValueError: the form cannot be compiled, the tokenizer is no fast one, or llguidance is not installed.
         """
-        key = kind, text = _kind_and_text(form)
+        key = kind, text = kind_and_text(form)
         with self._lock:
             matcher = self._kept.get(key)
         if matcher is None:
@@ -85,14 +81,17 @@ class GrammarCompiler:
             tokens = self._tokens = self._tokens or self._take_up()
         try:
             if kind == "json":
-                grammar = llguidance.LLMatcher.grammar_from_json_schema(text, defaults=_JSON_OPTIONS)
+                grammar = llguidance.LLMatcher.grammar_from_json_schema(text, defaults=JSON_OPTIONS)
+            elif kind == "grammar":
+                grammar = llguidance.grammar_from("lark", as_lark(text))
             else:
                 grammar = llguidance.grammar_from(kind, text)
             limits = llguidance.LLParserLimits(initial_lexer_fuel=LEXER_FUEL)
-            problem = llguidance.LLMatcher.validate_grammar(grammar, tokens, limits=limits)
+            fails, said = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, tokens, limits=limits)
+            problem = next((each for each in said if fails or each.startswith("Unimplemented")), None)
         except ValueError as error:
             problem = str(error)
-        if problem and not problem.startswith("WARNING"):
+        if problem:
             raise ValueError(
                 f"structured_outputs.{kind} must be something that can be compiled, got {describe(text)}: "
                 f"{_in_our_words(problem)}"
@@ -194,12 +193,14 @@ class _State:
         if not self.ended:
             bits = compiler.mask(self.matcher)
             if self.matcher.is_error():
-                raise self._too_complex()
+                raise self._ended_early()
             self.bits = bits
 
-    def _too_complex(self) -> FormError:
-        problem, count = self.matcher.get_error().partition("<state>")[0].strip(), len(self.tokens)
-        return FormError(f"structured_outputs must be within bounds, and was not after {count} tokens: {problem}")
+    def _ended_early(self) -> FormError:
+        problem, count = self.matcher.get_error(), len(self.tokens)
+        is_dead_end = "NoExtension" in problem or "ff_tokens" in problem
+        must = "lead to a text that ends, and did not" if is_dead_end else "be within bounds, and was not"
+        return FormError(f"structured_outputs must {must} after {count} tokens: {_in_our_words(problem)}")
 
     def catch_up(self, tokens: list[int], eos_token_ids: frozenset[int]) -> None:
         """Read what the sequence gained. After its end, which ignore_eos may leave behind, only an end can follow."""
@@ -208,14 +209,16 @@ class _State:
             if token_id in eos_token_ids and self.matcher.is_accepting():
                 self.ended = True
             elif not self.matcher.consume_token(token_id):
-                if "too many" in self.matcher.get_error():
-                    raise self._too_complex()
+                if "too many" in self.matcher.get_error().lower():
+                    raise self._ended_early()
                 raise FormError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
             self.num_read += 1
 
 
 _REASONS = {
     "NoExtension": "no text fits it, as where a $ref leads to nothing but itself",
+    "ff_tokens": "a part of it must hold itself, without end",
+    "Unimplemented keys": "texts cannot be held to these words of a schema: leave them out, and check the answer",
     "Failed to generate regex for": "a limit of a number is too large: it may have 18 digits at most",
     "number out of range": "a limit of a number is too large: it may have 18 digits at most",
     "does not exist": "a $ref points to nothing; an $id beside or above it moves where it is looked for: leave $id out",
@@ -228,29 +231,6 @@ def _in_our_words(problem: str) -> str:
     plain = " ".join(problem.split()).partition(" <state>")[0]
     found = next((reason for part, reason in _REASONS.items() if part in plain), None)
     return plain if found is None else f"{found} ({plain[:200]})"
-
-
-def _kind_and_text(form: StructuredOutputsParams) -> tuple[str, str]:
-    if form.json is not None:
-        text = form.json if isinstance(form.json, str) else json.dumps(form.json, ensure_ascii=False)
-        try:
-            schema = json.loads(text)
-        except RecursionError:
-            raise ValueError(f"structured_outputs.json must not be nested so deeply, got {describe(text)}") from None
-        except ValueError as error:
-            raise ValueError(f"structured_outputs.json must be JSON, got {describe(text)}: {error}") from None
-        if not isinstance(schema, (dict, bool)):
-            raise ValueError(f"structured_outputs.json must be a JSON schema, an object, got {describe(text)}")
-        if form.disable_additional_properties:
-            text = json.dumps(closed_schema(schema), ensure_ascii=False)
-        return "json", text
-    if form.json_object:
-        return "json", '{"type": "object"}'
-    if form.choice is not None:
-        return "choice", json.dumps(form.choice, ensure_ascii=False)
-    if form.regex is not None:
-        return "regex", form.regex
-    return "grammar", str(form.grammar)
 
 
 def _library() -> Any:

@@ -28,7 +28,7 @@ class OutputItems:
     def __init__(self, reader: MessageReader) -> None:
         self.reader = reader
         self.items: list[dict[str, Any]] = []
-        self._is_open, self._call, self._text = False, -1, ""
+        self._is_open, self._call, self._texts = False, -1, list[str]()
 
     def add(self, piece: Piece) -> Iterator[Event]:
         if isinstance(piece, DeltaToolCall):
@@ -44,20 +44,20 @@ class OutputItems:
                 self._call = piece.index
             yield from self._open(kind, getattr(piece, "name", None))
         if text:
-            self._text += text
+            self._texts.append(text)
             yield {**self._growing("delta"), "delta": text}
 
     def close(self, status: str = "completed") -> Iterator[Event]:
         if not self._is_open:
             return
-        item, self._is_open = self.items[-1], False
+        item, text, self._is_open = self.items[-1], "".join(self._texts), False
         item["status"] = status
         if item["type"] == "function_call":
-            item["arguments"] = self._text
-            yield {**self._growing("done"), "name": item["name"], "arguments": self._text}
+            item["arguments"] = text
+            yield {**self._growing("done"), "name": item["name"], "arguments": text}
         else:
-            item["content"] = [_part(item["type"], self._text)]
-            yield {**self._growing("done"), "text": self._text}
+            item["content"] = [_part(item["type"], text)]
+            yield {**self._growing("done"), "text": text}
             yield {"type": "response.content_part.done", **self._place(), "part": item["content"][0]}
         yield {"type": "response.output_item.done", "output_index": self._place()["output_index"], "item": item}
 
@@ -76,7 +76,7 @@ class OutputItems:
         else:
             item |= {"id": make_id("msg"), "role": "assistant", "content": []}
         self.items.append(item)
-        self._is_open, self._text = True, ""
+        self._is_open, self._texts = True, []
         yield {"type": "response.output_item.added", "output_index": len(self.items) - 1, "item": {**item}}
         if kind in _TEXTS:
             yield {"type": "response.content_part.added", **self._place(), "part": _part(kind, "")}

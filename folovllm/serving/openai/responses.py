@@ -22,15 +22,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from folovllm.outputs import RequestOutput
-from folovllm.serving.openai.background import at_once
+from folovllm.serving.openai.background import Check, at_once
 from folovllm.serving.openai.errors import APIError, first_problem
-from folovllm.serving.openai.formatting import Chunks, encoded, usage
+from folovllm.serving.openai.formatting import ChoiceDelta, Chunks, encoded, size, usage
 from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.response_items import Event, OutputItems, make_id
 from folovllm.serving.openai.responses_protocol import ResponsesRequest, to_messages
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_engine import Work
-from folovllm.serving.openai.streams import Burst
+from folovllm.serving.openai.streams import Burst, made
 
 # How a chat request calls what is wrong, and how this one does.
 _NAMES = {
@@ -128,8 +128,7 @@ class ResponsesServing:
             async for _, output in outputs:
                 newest = output
         items = OutputItems(self.chat.reader(turn.chat, newest))
-        for piece in items.reader.pieces(newest.outputs[0]):
-            list(items.add(piece))
+        await self._grow(items, [(0, True, newest.outputs[0])])
         list(items.end(_status(newest)))
         return encoded(self._ended(turn, self._response(turn.body), items, newest), at_once)
 
@@ -146,15 +145,20 @@ class ResponsesServing:
                 if items is None:
                     items = OutputItems(self.chat.reader(turn.chat, output))
                     events += [{"type": f"response.{kind}", "response": response} for kind in _BEGINS]
-                for _, _, choice in chunks.deltas(place, output):
-                    for piece in items.reader.pieces(choice):
-                        events += items.add(piece)
+                events += await self._grow(items, list(chunks.deltas(place, output)))
                 if events:
                     yield burst(events)
         assert items is not None
         events = list(items.end(status := _status(output)))
         ended = self._ended(turn, response, items, output)
         yield burst([*events, {"type": f"response.{status}", "response": ended}], is_last=True)
+
+    async def _grow(self, items: OutputItems, deltas: list[ChoiceDelta]) -> list[Event]:
+        def grow(check: Check) -> list[Event]:
+            pieces = (piece for _, _, choice in deltas for piece in items.reader.pieces(choice))
+            return [event for piece in pieces for event in items.add(piece)]
+
+        return await made(grow, self.serving.background, size(deltas))
 
     def _response(self, body: ResponsesRequest) -> dict[str, Any]:
         """As it is before the first token."""

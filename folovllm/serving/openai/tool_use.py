@@ -137,17 +137,20 @@ class MessageReader:
         if self.parser is None and self.reasoning is None:
             return {"content": choice.text}
         delta, calls = dict[str, Any](), dict[int, dict[str, Any]]()
+        content, arguments = list[str](), dict[int, list[str]]()
         for piece in self.pieces(choice):
             if isinstance(piece, DeltaReasoning):
                 delta["reasoning"] = delta["reasoning_content"] = piece.text
             elif isinstance(piece, str):
-                delta["content"] = delta.get("content", "") + piece
+                content.append(piece)
             else:
-                call = calls.setdefault(piece.index, {"index": piece.index, "function": {"arguments": ""}})
-                call["function"]["arguments"] += piece.arguments
+                call = calls.setdefault(piece.index, {"index": piece.index, "function": {}})
+                arguments.setdefault(piece.index, []).append(piece.arguments)
                 if piece.name is not None:
-                    call |= {"id": self.make_id(), "type": "function"}
-                    call["function"] = {"name": piece.name, **call["function"]}
+                    call |= {"id": self.make_id(), "type": "function", "function": {"name": piece.name}}
+        for index, call in calls.items():
+            call["function"]["arguments"] = "".join(arguments[index])
+        delta |= {"content": "".join(content)} if content else {}
         return delta | ({"tool_calls": [*calls.values()]} if calls else {})
 
     def make_id(self) -> str:

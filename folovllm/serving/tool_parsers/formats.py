@@ -19,12 +19,11 @@ from typing import Any
 
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
 from folovllm.serving.tool_parsers.parameters import Parameters
+from folovllm.structured_outputs import JSON_OPTIONS
 from folovllm.utils.checks import did_you_mean
 
-_PARAMETER = re.compile(r"\s*<parameter=([^>]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
-
-ONE_WAY = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
-"""In a JSON schema within a grammar: one way of writing each value."""
+_PARAMETER, _END_OF_CALL = "<parameter=", "</function>"
+_BETWEEN_ITEMS, _BETWEEN_CALLS = re.compile(r"[\s,]*"), re.compile(r"[ \n;]*")
 
 
 class _TaggedCalls(ToolParser):
@@ -46,7 +45,7 @@ class HermesToolParser(_TaggedCalls):
             StructTag(
                 trigger="<tool_call>",
                 begin=f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ',
-                grammar={**(schema if name in strict else {"type": "object"}), **ONE_WAY},
+                grammar={**(schema if name in strict else {"type": "object"}), "x-guidance": JSON_OPTIONS},
                 end="}\n</tool_call>",
             )
             for name, schema in tools.items()
@@ -86,31 +85,44 @@ class Qwen3XMLToolParser(_TaggedCalls):
         return comes is not None
 
     def name(self) -> bool:
-        name, found, rest = self.buffer.partition(">")
-        if not found:
+        name = self.until(">")
+        if name is None:
             self.no_call(self.written)
             return False
         self.announce(name)
-        self.schema, self.num_parameters = Parameters(self.tools.get(name, {})), 0
-        self.buffer, self.state = rest, self.parameters
+        self.schema, self.given = Parameters(self.tools.get(name, {})), set[str]()
+        self.state = self.parameters
         return True
 
     def parameters(self) -> bool:
-        match = _PARAMETER.match(self.buffer) if "</parameter>" in self.buffer else None
-        if match:
-            name, text = match.groups()
-            before = ", " if self.num_parameters else "{"
-            value = self.schema.value(name, text)
-            self.argue(f"{before}{json.dumps(name, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
-            self.num_parameters += 1
-            self.buffer = self.buffer[match.end() :]
+        self.skip_space()
+        mark = self.text[self.at : self.at + len(_PARAMETER)]
+        if mark == _PARAMETER:
+            self.take_space()
+            self.at += len(mark)
+            self.state = self.parameter_name
             return True
-        if not self.comes("</function>"):
-            rest = self.buffer.lstrip()
-            if "<parameter=".startswith(rest[:11]) or "</function>".startswith(rest):
-                return False  # where the text ends here, the arguments stay open
-        self.argue("}" if self.num_parameters else "{}")
+        if not self.comes(_END_OF_CALL) and (_PARAMETER.startswith(mark) or _END_OF_CALL.startswith(mark)):
+            return False  # where the text ends here, the arguments stay open
+        self.argue("}" if self.given else "{}")
         self.is_in_call, self.state = False, self.end
+        return True
+
+    def parameter_name(self) -> bool:
+        name = self.until(">")
+        if name is not None:
+            self.parameter, self.state = name, self.value
+        return name is not None
+
+    def value(self) -> bool:
+        text = self.until("</parameter>")
+        if text is None:
+            return False
+        self.state = self.parameters
+        if self.parameter not in self.given:  # the first has been handed on
+            value = self.schema.as_json(self.parameter, text.removeprefix("\n").removesuffix("\n"))
+            self.argue(f"{', ' if self.given else '{'}{json.dumps(self.parameter, ensure_ascii=False)}: {value}")
+            self.given.add(self.parameter)
         return True
 
 
@@ -126,9 +138,9 @@ class CallListParser(ToolParser):
         return comes is not None
 
     def in_list(self) -> bool:
-        self.buffer = self.buffer.lstrip(" \n\t,")
+        self.skip(_BETWEEN_ITEMS)
         ends = self.comes("]")
-        if ends is None or not (ends or self.buffer):
+        if self.at == len(self.text) and not ends:
             return False
         self.begin_call()
         self.state = self.other if ends else self.in_call
@@ -138,8 +150,7 @@ class CallListParser(ToolParser):
         return self.read_call(self.in_list, self.other)
 
     def other(self) -> bool:
-        self.content(self.buffer)
-        self.buffer = ""
+        self.content(self.take_rest())
         return False
 
 
@@ -160,14 +171,19 @@ class MistralToolParser(CallListParser):
     other = start
 
     def begin(self) -> bool:
-        if self.buffer.lstrip().startswith("["):
-            return super().start()
-        name, found, rest = self.buffer.partition("{")
-        if not found:
+        comes = self.comes("[")
+        if comes is not None:
+            self.state = self.in_list if comes else self.named
+        return comes is not None
+
+    def named(self) -> bool:
+        name = self.until("{")
+        if name is None:
             self.no_call(self.written)
             return False
         self.begin_call(self.written + name, name.partition("[")[0].strip() or None)
-        self.buffer, self.state = found + rest, self.in_named_call
+        self.at -= 1
+        self.state = self.in_named_call
         return True
 
     def in_named_call(self) -> bool:
@@ -183,16 +199,17 @@ class Llama3JsonToolParser(ToolParser):
         tagged = self.comes("<|python_tag|>")
         if tagged is None:
             return False
-        self.begin_call("<|python_tag|>" if tagged else "")
-        self.state = self.in_call if self.buffer.lstrip().startswith("{") or tagged else self.plain
+        self.state = self.in_call if tagged or self.text[self.at : self.at + 1] == "{" else self.plain
+        if self.state == self.in_call:
+            self.begin_call("<|python_tag|>" if tagged else "")
         return True
 
     def in_call(self) -> bool:
         return self.read_call(self.between, self.plain, known=True)
 
     def between(self) -> bool:
-        self.buffer = self.buffer.lstrip(" \n;")
-        if not self.buffer:
+        self.skip(_BETWEEN_CALLS)
+        if self.at == len(self.text):
             return False
         self.state = self.start
         return True
@@ -216,8 +233,7 @@ class ArgumentsParser(ToolParser):
         return True
 
     def rest(self) -> bool:
-        self.argue(self.buffer)
-        self.buffer = ""
+        self.argue(self.take_rest())
         return False
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
+
+from folovllm.structured_outputs import at_pointer, listed
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict,
@@ -30,13 +31,16 @@ class Parameters:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.root = schema
 
-    def value(self, name: str, text: str) -> Any:
+    def as_json(self, name: str, text: str) -> str:
         """A parameter's value. What its schema does not allow stays a text, and so does what may be any value."""
         schemas = list(self._of_property(self.root, name, set()))
-        for value in _readings(text):
-            if all(self._allows(schema, value, {}) for schema in schemas):
-                return value
-        return text
+        values = (value for value in _readings(text) if all(self._allows(schema, value, {}) for schema in schemas))
+        try:
+            written = json.dumps(next(values, text), ensure_ascii=False, allow_nan=False)  # 1e999 is read as Infinity
+            written.encode()  # an escape may stand for half of a character
+        except (ValueError, RecursionError):
+            return json.dumps(text, ensure_ascii=False)
+        return written
 
     def _of_property(self, schema: Any, name: str, seen: set[str]) -> Iterator[Any]:
         if not isinstance(schema, Mapping):
@@ -46,8 +50,8 @@ class Parameters:
             yield properties[name]
         if isinstance(place, str) and place not in seen and len(seen) < _MOST_PLACES:
             seen.add(place)
-            yield from self._of_property(self._at(place), name, seen)
-        for part in _listed(schema, "allOf"):
+            yield from self._of_property(at_pointer(self.root, place), name, seen)
+        for part in listed(schema, "allOf"):
             yield from self._of_property(part, name, seen)
 
     def _allows(self, schema: Any, value: Any, known: dict[str, bool]) -> bool:
@@ -60,31 +64,19 @@ class Parameters:
         kinds = schema.get("type", implied)
         if kinds and not any(_is_of(value, kind) for kind in (kinds if isinstance(kinds, list) else [kinds])):
             return False
-        examples = [schema["const"]] if "const" in schema else _listed(schema, "enum")
+        examples = [schema["const"]] if "const" in schema else listed(schema, "enum")
         if examples and not any(type(value) is type(each) and value == each for each in examples):
             return False
         place = schema.get("$ref")
         if isinstance(place, str) and place not in known and len(known) < _MOST_PLACES:
             known[place] = False
-            known[place] = self._allows(self._at(place), value, known)
+            known[place] = self._allows(at_pointer(self.root, place), value, known)
         if isinstance(place, str) and not known.get(place, True):
             return False
-        choices = [options for word in ("anyOf", "oneOf") if (options := _listed(schema, word))]
+        choices = [options for word in ("anyOf", "oneOf") if (options := listed(schema, word))]
         if not all(any(self._allows(option, value, known) for option in options) for options in choices):
             return False
-        return all(self._allows(part, value, known) for part in _listed(schema, "allOf"))
-
-    def _at(self, place: str) -> Any:
-        """What a pointer such as "#/$defs/Pet" leads to; None where that is nothing."""
-        found: Any = self.root if place.startswith("#") else None
-        for step in unquote(place).split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return found
-
-
-def _listed(schema: Mapping[str, Any], word: str) -> list[Any]:
-    return value if isinstance(value := schema.get(word), list) else []
+        return all(self._allows(part, value, known) for part in listed(schema, "allOf"))
 
 
 def _is_of(value: Any, kind: Any) -> bool:

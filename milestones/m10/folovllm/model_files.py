@@ -35,4 +35,4 @@ def readable_errors(name: str, what: str = "model") -> Iterator[None]:
     except ModelLoadError:
         raise
     except Exception as error:
-        raise ModelLoadError(f"{what} {name!r} cannot be loaded: {' '.join(str(error).split())}") from error
+        raise ModelLoadError(f"{what} {name!r} cannot be loaded: {' '.join(str(error).split())}") from None

@@ -34,6 +34,15 @@ def instructor(url: str) -> None:
             model="embedded", messages=messages, response_model=Pet, max_retries=0, seed=3
         )
         assert isinstance(pet, Pet), (mode, pet)
+    patched = library.from_openai(client, mode=library.Mode.TOOLS)
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "A pet?"}]
+    for _ in range(2):
+        about = {"model": "embedded", "max_retries": 0, "temperature": 0, "max_tokens": 99}
+        pet, answer = patched.chat.completions.create_with_completion(messages=messages, response_model=Pet, **about)
+        assert isinstance(pet, Pet)
+        said = answer.choices[0].message
+        result = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "So it is."}
+        messages += [said.model_dump(), result, {"role": "user", "content": "Another?"}]
 
 
 def pydantic_ai(url: str) -> None:
@@ -47,6 +56,11 @@ def pydantic_ai(url: str) -> None:
         assert isinstance(result.output, Pet), result
     result = Agent(model).run_sync("Once", model_settings={"max_tokens": 8, "temperature": 0})
     assert result.usage.output_tokens > 0
+    agent = Agent(model, output_type=ToolOutput(Pet), instructions="Be brief.", system_prompt="Of pets.", retries=0)
+    first = agent.run_sync("A pet?", model_settings={"temperature": 0})
+    again = agent.run_sync("Another?", message_history=first.all_messages(), model_settings={"temperature": 0})
+    assert isinstance(again.output, Pet)
+    assert len(again.all_messages()) > len(first.all_messages()) > 2
 
 
 def litellm(url: str) -> None:
@@ -63,10 +77,18 @@ def litellm(url: str) -> None:
     Pet.model_validate_json(answer.choices[0].message.content)
     parameters = {"type": "object", "properties": {"number": {"enum": [1, 2, 3]}}, "required": ["number"]}
     parameters["additionalProperties"] = False
+    about["parallel_tool_calls"] = False
     tool = {"type": "function", "function": {"name": "double", "parameters": parameters}}
     answer = library.completion(messages=messages, tools=[tool], tool_choice="required", **about)
     call, *_ = answer.choices[0].message.tool_calls
     assert call.function.name == "double"
+    result = {"role": "tool", "tool_call_id": call.id, "content": "4"}
+    asked = [{"role": "developer", "content": "Be brief."}, *messages]
+    for history in (answer.choices[0].message, answer.choices[0].message.model_dump()):
+        more = [*asked, history, result, {"role": "user", "content": "And now?"}]
+        again = library.completion(messages=more, tools=[tool], tool_choice="required", **about)
+        assert again.choices[0].message.tool_calls
+        assert again.usage.prompt_tokens > answer.usage.prompt_tokens
 
 
 def llama_index(url: str) -> None:
@@ -93,6 +115,35 @@ def llama_index(url: str) -> None:
     assert call.tool_name == "double"
     assert tool(**call.tool_kwargs).raw_output in (2, 4, 6)
     assert isinstance(llm.as_structured_llm(Pet).chat(messages).raw, Pet)
+    result = ChatMessage(role="tool", content="4", additional_kwargs={"tool_call_id": call.tool_id})
+    history = [ChatMessage(role="system", content="Be brief."), *messages, answer.message, result]
+    again = llm.chat_with_tools([tool], user_msg="Two times three?", chat_history=history, tool_required=True)
+    assert llm.get_tool_calls_from_response(again)
+
+
+def smolagents(url: str) -> None:
+    from smolagents import OpenAIModel, ToolCallingAgent, tool
+    from smolagents.agents import EMPTY_PROMPT_TEMPLATES
+
+    @tool
+    def double(number: Literal[1, 2, 3]) -> int:
+        """Twice a number.
+
+        Args:
+            number: a small one
+        """
+        return 2 * number
+
+    about = {"temperature": 0, "max_tokens": 64, "parallel_tool_calls": False}
+    model = OpenAIModel("embedded", api_base=url, api_key="none", **about)
+    brief = {**EMPTY_PROMPT_TEMPLATES, "system_prompt": "Call tools. {{ custom_instructions }}"}  # theirs is too long
+    agent = ToolCallingAgent([double], model, brief, instructions="Be brief.", max_steps=1, verbosity_level=-1)
+    agent.tools = {"double": agent.tools["double"]}  # an answer of any length is no call that must come
+    for task, reset in (("Twice two?", True), ("And twice that?", False)):
+        agent.run(task, reset=reset)
+    seen = [step.observations for step in agent.memory.steps if getattr(step, "tool_calls", None)]
+    assert len(seen) == 2, agent.memory.steps
+    assert {*seen} <= {"2", "4", "6"}
 
 
 if __name__ == "__main__":

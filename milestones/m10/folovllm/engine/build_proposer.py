@@ -65,7 +65,7 @@ def load_draft_model(
         ops = select_ops(dtype, device, one_by_one=config.model_config.enforce_eager, invariant=False, scheme=scheme)
         model = build_model(hf_config, longest, dtype, device, weights_folder(name), ops=ops)
     except ModelLoadError as error:
-        raise ModelLoadError(f"speculative_config['model']: {error}") from error
+        raise ModelLoadError(f"speculative_config['model']: {error}") from None
     if hf_config.max_position_embeddings < longest:
         logger.warning(
             "the draft model %s has learnt %d tokens, max_model_len is %d: beyond, its proposals are worse",
