@@ -104,8 +104,8 @@ def show(report: Report) -> None:
     console.print()
     groups = "rows" if report.group_size == -1 else f"groups of {report.group_size}"
     how = [f"{report.bits} bits", groups, "symmetric" if report.symmetric else "asymmetric", report.method]
-    ways = {"activations in {} bits": report.activation_bits, "the head in {} bits": report.head_bits}
-    ways["smoothquant {}"] = report.smoothquant
+    ways: dict[str, float | None] = {"activations in {} bits": report.activation_bits}
+    ways |= {"the head in {} bits": report.head_bits, "smoothquant {}": report.smoothquant}
     how += [text.format(value) for text, value in ways.items() if value is not None]
     tokens = f"{report.calibration_tokens:,} tokens to calibrate, {report.held_out_tokens:,} held out"
     tokens = "no text" if report.loss_rise is None else tokens
