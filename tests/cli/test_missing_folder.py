@@ -24,5 +24,6 @@ def test_a_missing_folder_is_named_before_torch_is_imported(command: str) -> Non
     program = f"import sys; sys.modules['torch'] = sys.modules['transformers'] = None; {program}"
     if command == "LLM":
         program = program.replace("None; ", "None\n").replace(", AsyncLLM", "")
-    done = subprocess.run([sys.executable, "-c", program, *command.split()], capture_output=True, text=True, check=False)
+    words = [sys.executable, "-c", program, *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, f"error: {MESSAGE}\n")
