@@ -11,6 +11,7 @@ vLLM: distributed/parallel_state.py, distributed/device_communicators/shm_broadc
 
 from __future__ import annotations
 
+import ctypes
 import json
 import select
 import socket
@@ -27,6 +28,7 @@ import torch.distributed as dist
 from folovllm.config import EngineConfig
 from folovllm.distributed.collectives import Collectives, SharedMemory, TorchCollectives
 from folovllm.errors import EngineDeadError
+from folovllm.utils.forks import keep_from_forks
 
 T = TypeVar("T")
 LOADING = 3600.0  # seconds for the weights; a rank that ends before is seen at once
@@ -110,6 +112,14 @@ class GroupCoordinator:
         self._dead: EngineDeadError | None = None
         self.close = weakref.finalize(self, _close, list(links.values()))
         """The other ranks' processes end, too; so they do when this object or Python ends."""
+        keep_from_forks(self)
+
+    def forked(self, error: EngineDeadError) -> None:
+        self._dead = error
+        self.close.detach()
+        for link in self.links.values():
+            link.connection.close()  # else the ranks would not see their parent's end
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.collectives))  # gloo's end would wait for its threads
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' `x`, written over it; in the order of the ranks where a CPU adds."""
