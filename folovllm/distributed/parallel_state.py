@@ -31,6 +31,7 @@ from folovllm.errors import EngineDeadError
 from folovllm.utils.forks import keep_from_forks
 
 T = TypeVar("T")
+LONGEST = 1 << 26  # bytes of a message: a million blocks that are moved
 LOADING = 3600.0  # seconds for the weights; a rank that ends before is seen at once
 
 
@@ -48,12 +49,15 @@ class Link:
         self.connection.sendall(len(body).to_bytes(8, "little") + body)
 
     def receive(self, seconds: float | None = None) -> Any:
-        """The next message. Raises EOFError, OSError: the other side has gone. TimeoutError: it says nothing."""
+        """The next message. Raises EOFError, OSError: the other side has gone. TimeoutError: it says nothing.
+        ValueError: it says what is no message."""
         before = self.connection.gettimeout()
         self.connection.settimeout(seconds)
         length = bytearray(8)
         self.fill(memoryview(length))
-        body = bytearray(int.from_bytes(length, "little"))
+        if (size := int.from_bytes(length, "little")) > LONGEST:
+            raise ValueError(f"a message must be at most {LONGEST} bytes long, got {size}")
+        body = bytearray(size)
         self.fill(memoryview(body))
         self.connection.settimeout(before)
         return json.loads(body)
@@ -64,6 +68,8 @@ class Link:
             message = self.receive(seconds)
         except TimeoutError:
             message = f"does not answer: nothing came for {seconds:g} s"
+        except ValueError:
+            message = "sends what is no message"
         except (EOFError, OSError):
             message = "has gone"
             with suppress(subprocess.TimeoutExpired):

@@ -26,6 +26,7 @@ from folovllm.engine.snapshots import EngineSnapshot, Load
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
+from folovllm.utils.forks import keep_from_forks
 from folovllm.utils.ids import next_unused
 
 
@@ -72,6 +73,8 @@ class EngineClient(ABC):
         self._numbers: dict[str, int] = {}  # of the same, by id
         self._new_numbers, self._new_ids = count(), count()
         self._ended: Exception | None = None  # why nothing more is taken
+        self._forked: Exception | None = None  # this is a copy, in a fork
+        keep_from_forks(self)
 
     @abstractmethod
     async def _open(self) -> None:
@@ -139,6 +142,8 @@ class EngineClient(ABC):
         if kind is RequestOutputKind.DELTA:
             check_can_stream(sampling_params)
         if self._ended is not None:
+            if self._forked is not None:
+                raise self._forked
             raise RuntimeError(f"{type(self).__name__} has been shut down: make another") from self._ended
         checked = await self._check(prompt, sampling_params)
         await self._open()
@@ -205,6 +210,10 @@ class EngineClient(ABC):
         self._ended = error
         for collector in self._collectors.values():
             collector.put(error)
+
+    def forked(self, error: Exception) -> None:
+        self._ended = self._forked = error
+        self._collectors = {}
 
     def _shut_down(self) -> None:
         """The consumers get an error, and nothing more is taken."""

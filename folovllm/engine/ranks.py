@@ -15,9 +15,12 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import secrets
+import select
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -49,6 +52,7 @@ from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_group
 from folovllm.worker.model_runner import current_device, make_mover
 
 PATIENCE = 10  # times distributed_timeout_seconds, for what takes long at the start
+MOST_CALLERS = 64  # that have not said yet who they are
 BEGINNING = 1 << 20  # bytes of a file of weights that are compared between ranks: its head, and the first weights
 
 
@@ -209,22 +213,51 @@ def store_at(port: int, size: int, timeout: int, **more: Any) -> dist.Store:
 def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, Link], dist.Store]:
     """Links as GroupCoordinator has them, and torchrun's store. Raises EngineDeadError: a rank does not come."""
     address, key, waits = os.environ["MASTER_ADDR"], "folovllm/port", timeout * PATIENCE
-    env, links = f"env://?rank={rank}&world_size={size}", {}
+    env = f"env://?rank={rank}&world_size={size}"
     try:
         store = next(dist.rendezvous(env, timeout=timedelta(seconds=waits)))[0]
         if rank:
-            links[0] = Link(socket.create_connection((address, int(store.get(key)))))
-            links[0].send(rank)
-            return links, store
+            port, nonce = store.get(key).decode().split()
+            connection = socket.create_connection((address, int(port)))
+            connection.sendall(_greeting(nonce, rank))
+            return {0: Link(connection)}, store
+        nonce = secrets.token_hex()
         with socket.create_server((address, 0)) as listener:
-            store.set(key, str(listener.getsockname()[1]))
-            listener.settimeout(waits)
-            while len(links) < size - 1:
-                link = Link(listener.accept()[0])
-                links[int(link.receive(timeout))] = link
+            store.set(key, f"{listener.getsockname()[1]} {nonce}")
+            links = _answer(listener, {_greeting(nonce, rank): rank for rank in range(1, size)}, waits)
     except (TimeoutError, dist.DistError) as error:
         raise EngineDeadError(f"not all of {size} ranks came within {waits} s: {error}") from None
     return links, store
+
+
+def _greeting(nonce: str, rank: int) -> bytes:
+    """What a rank says first: the store has the nonce, so who says it is of this torchrun's."""
+    return f"{nonce} {rank:>9}".encode()
+
+
+def _answer(listener: socket.socket, ranks: dict[bytes, int], seconds: float) -> dict[int, Link]:
+    """By its greeting, each of `ranks`. Another caller is dropped, and one that is silent holds up nobody."""
+    links: dict[int, Link] = {}
+    heard: dict[socket.socket, bytes] = {}
+    length, end = len(next(iter(ranks))), time.monotonic() + seconds
+    while ranks:
+        ready, _, _ = select.select([listener, *heard], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            raise TimeoutError("timed out")
+        for caller in ready:
+            if caller is listener:
+                heard[listener.accept()[0]] = b""
+                if len(heard) > MOST_CALLERS:
+                    heard.pop(next(iter(heard)))  # which closes it
+                continue
+            said = heard.pop(caller, b"")
+            with suppress(OSError):
+                more = caller.recv(length - len(said))
+                if more and len(said + more) < length:
+                    heard[caller] = said + more
+                elif (rank := ranks.pop(said + more, None)) is not None:
+                    links[rank] = Link(caller)
+    return links
 
 
 if __name__ == "__main__":
