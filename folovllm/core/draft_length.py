@@ -6,8 +6,6 @@
     b = 1    weights are read once, whatever the rows: 2 tokens cost hardly more than 1, and k is large
     b = 64   a row more costs a row's arithmetic, and each refused draft token was a row for nothing: k falls to 0
 
-Plain Python, and no clock: seconds are measured once, when the engine starts.
-
 vLLM: v1/spec_decode/dynamic/
 """
 

@@ -27,8 +27,8 @@ import torch.distributed as dist
 
 from folovllm.config import EngineConfig
 from folovllm.distributed.collectives import Collectives, SharedMemory, TorchCollectives
+from folovllm.distributed.forks import keep_from_forks
 from folovllm.errors import EngineDeadError
-from folovllm.utils.forks import keep_from_forks
 
 T = TypeVar("T")
 LONGEST = 1 << 26  # bytes of a message: a million blocks that are moved
@@ -49,8 +49,7 @@ class Link:
         self.connection.sendall(len(body).to_bytes(8, "little") + body)
 
     def receive(self, seconds: float | None = None) -> Any:
-        """The next message. Raises EOFError, OSError: the other side has gone. TimeoutError: it says nothing.
-        ValueError: it says what is no message."""
+        """The next message. Raises TimeoutError: none comes; ValueError: it is none; EOFError, OSError: it has gone."""
         before = self.connection.gettimeout()
         self.connection.settimeout(seconds)
         length = bytearray(8)

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator
 from itertools import count
 from typing import Any
 
+from folovllm.distributed.forks import keep_from_forks
 from folovllm.engine.busy_loop import LONGEST_REST, REST
 from folovllm.engine.deltas import DeltaDecoder
 from folovllm.engine.input_processor import Checked, Prompt
@@ -26,7 +27,6 @@ from folovllm.engine.snapshots import EngineSnapshot, Load
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
-from folovllm.utils.forks import keep_from_forks
 from folovllm.utils.ids import next_unused
 
 

@@ -19,10 +19,10 @@ from contextlib import suppress
 from threading import Condition
 
 from folovllm.core.scheduler import Scheduler
+from folovllm.distributed.forks import keep_from_forks
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sample.structured.grammars import Form
 from folovllm.sample.structured.processor import KEY
-from folovllm.utils.forks import keep_from_forks
 
 WAIT = 0.5
 """Of the time of the last step: how long the next one waits for masks."""

@@ -213,9 +213,8 @@ def store_at(port: int, size: int, timeout: int, **more: Any) -> dist.Store:
 def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, Link], dist.Store]:
     """Links as GroupCoordinator has them, and torchrun's store. Raises EngineDeadError: a rank does not come."""
     address, key, waits = os.environ["MASTER_ADDR"], "folovllm/port", timeout * PATIENCE
-    env = f"env://?rank={rank}&world_size={size}"
     try:
-        store = next(dist.rendezvous(env, timeout=timedelta(seconds=waits)))[0]
+        store = next(dist.rendezvous(f"env://?rank={rank}&world_size={size}", timeout=timedelta(seconds=waits)))[0]
         if rank:
             port, nonce = store.get(key).decode().split()
             connection = socket.create_connection((address, int(port)))
@@ -231,32 +230,28 @@ def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, L
 
 
 def _greeting(nonce: str, rank: int) -> bytes:
-    """What a rank says first: the store has the nonce, so who says it is of this torchrun's."""
+    """What a rank says first. The nonce is in torchrun's store, where a stranger does not find it."""
     return f"{nonce} {rank:>9}".encode()
 
 
 def _answer(listener: socket.socket, ranks: dict[bytes, int], seconds: float) -> dict[int, Link]:
-    """By its greeting, each of `ranks`. Another caller is dropped, and one that is silent holds up nobody."""
+    """`ranks`, by their greetings. Another caller is dropped, and one that is silent holds up nobody."""
     links: dict[int, Link] = {}
-    heard: dict[socket.socket, bytes] = {}
-    length, end = len(next(iter(ranks))), time.monotonic() + seconds
+    heard, length, end = {listener: b""}, len(next(iter(ranks))), time.monotonic() + seconds
     while ranks:
-        ready, _, _ = select.select([listener, *heard], [], [], max(0.0, end - time.monotonic()))
-        if not ready:
+        if not (ready := select.select(heard, [], [], max(0.0, end - time.monotonic()))[0]):
             raise TimeoutError("timed out")
         for caller in ready:
-            if caller is listener:
-                heard[listener.accept()[0]] = b""
-                if len(heard) > MOST_CALLERS:
-                    heard.pop(next(iter(heard)))  # which closes it
-                continue
             said = heard.pop(caller, b"")
+            if caller is listener:
+                heard = {**dict([*heard.items()][-MOST_CALLERS:]), listener: b"", listener.accept()[0]: b""}
+                continue
             with suppress(OSError):
-                more = caller.recv(length - len(said))
-                if more and len(said + more) < length:
-                    heard[caller] = said + more
-                elif (rank := ranks.pop(said + more, None)) is not None:
-                    links[rank] = Link(caller)
+                said += (more := caller.recv(length - len(said)))
+                if more and len(said) < length:
+                    heard[caller] = said
+                elif said in ranks:
+                    links[ranks.pop(said)] = Link(caller)
     return links
 
 

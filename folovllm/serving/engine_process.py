@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from folovllm.utils.forks import keep_from_forks
+from folovllm.distributed.forks import keep_from_forks
 
 if TYPE_CHECKING:
     from folovllm.engine.llm_engine import LLMEngine

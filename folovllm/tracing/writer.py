@@ -13,8 +13,8 @@ import os
 import weakref
 from pathlib import Path
 
+from folovllm.distributed.forks import keep_from_forks
 from folovllm.utils.checks import wrong
-from folovllm.utils.forks import keep_from_forks
 from folovllm.utils.logging import init_logger
 from folovllm.utils.named_files import incomplete
 
