@@ -10,8 +10,11 @@ import contextlib
 import io
 import itertools
 import logging
+import os
 import runpy
-from collections.abc import Iterable, Iterator, Mapping
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +169,22 @@ def some(values: Iterable[Any], kept: int = 1) -> list[Any]:
         )
         for at, value in enumerate(values)
     ]
+
+
+def in_a_fork(work: Callable[[], object], seconds: int = 300) -> None:
+    """`work` in a forked child, which neither fails nor hangs."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(seconds)
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def run_example(name: str, has_bf16_units: str | None = None) -> str:

@@ -11,9 +11,8 @@ needed are given back at the end of the step.
 
     scheduler   num_lookahead_tokens ─▶ worker   proposes, computes, verifies ─▶ VerifiedDraft   update_from_output()
 
-The worker proposes at the beginning of the step that computes the proposal, as in vLLM's V0: only then does each
-sequence have blocks of its own for it, and is it known with how many others it shares the step. V1 proposes a step
-earlier, and the scheduler knows the token ids.
+The worker proposes in the step that computes the proposal, as in vLLM's V0: only then does each sequence have blocks
+for it, and is it known how many share the step.
 
 vLLM: V0's spec_decode/spec_decode_worker.py (num_lookahead_slots); v1/core/sched/scheduler.py (num_lookahead_tokens,
 update_from_output)

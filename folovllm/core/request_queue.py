@@ -6,8 +6,7 @@
 The policy is nothing but this key, by which all three are sorted. A request keeps its key: one that comes back goes
 before all that came later. With several sequences it can be in more than one of the three.
 
-The queue is a heap, so that joining and leaving cost the logarithm of the length. A request that leaves from the middle
-(an abort) stays in the heap as a dead entry until it comes to the top.
+The queue is a heap. A request that leaves from the middle (an abort) stays there as a dead entry until it is on top.
 
 vLLM: v1/core/sched/request_queue.py
 """

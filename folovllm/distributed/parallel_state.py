@@ -11,6 +11,7 @@ vLLM: distributed/parallel_state.py, distributed/device_communicators/shm_broadc
 
 from __future__ import annotations
 
+import ctypes
 import json
 import select
 import socket
@@ -26,9 +27,11 @@ import torch.distributed as dist
 
 from folovllm.config import EngineConfig
 from folovllm.distributed.collectives import Collectives, SharedMemory, TorchCollectives
+from folovllm.distributed.forks import keep_from_forks
 from folovllm.errors import EngineDeadError
 
 T = TypeVar("T")
+LONGEST = 1 << 26  # bytes of a message: a million blocks that are moved
 LOADING = 3600.0  # seconds for the weights; a rank that ends before is seen at once
 
 
@@ -46,12 +49,14 @@ class Link:
         self.connection.sendall(len(body).to_bytes(8, "little") + body)
 
     def receive(self, seconds: float | None = None) -> Any:
-        """The next message. Raises EOFError, OSError: the other side has gone. TimeoutError: it says nothing."""
+        """The next message. Raises TimeoutError: none comes; ValueError: it is none; EOFError, OSError: it has gone."""
         before = self.connection.gettimeout()
         self.connection.settimeout(seconds)
         length = bytearray(8)
         self.fill(memoryview(length))
-        body = bytearray(int.from_bytes(length, "little"))
+        if (size := int.from_bytes(length, "little")) > LONGEST:
+            raise ValueError(f"a message must be at most {LONGEST} bytes long, got {size}")
+        body = bytearray(size)
         self.fill(memoryview(body))
         self.connection.settimeout(before)
         return json.loads(body)
@@ -63,6 +68,8 @@ class Link:
             message = self.receive(seconds)
         except TimeoutError:
             message = f"does not answer: nothing came for {waited:g} s"
+        except ValueError:
+            message = "sends what is no message"
         except (EOFError, OSError):
             message = "has gone"
             with suppress(subprocess.TimeoutExpired):
@@ -111,6 +118,14 @@ class GroupCoordinator:
         self._dead: EngineDeadError | None = None
         self.close = weakref.finalize(self, _close, list(links.values()))
         """The other ranks' processes end, too; so they do when this object or Python ends."""
+        keep_from_forks(self)
+
+    def forked(self, error: EngineDeadError) -> None:
+        self._dead = error
+        self.close.detach()
+        for link in self.links.values():
+            link.connection.close()  # else the ranks would not see their parent's end
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.collectives))  # gloo's end would wait for its threads
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' `x`, written over it; in the order of the ranks where a CPU adds."""

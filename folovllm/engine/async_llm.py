@@ -96,6 +96,8 @@ class AsyncLLM(EngineClient):
         Raises:
             RuntimeError: it serves another event loop. Nothing has happened then.
         """
+        if self._forked is not None:
+            return Done(lambda: asyncio.sleep(0))
         self._check_event_loop()
         self._shut_down()
         self._loop = None
@@ -113,6 +115,8 @@ class AsyncLLM(EngineClient):
         await self.shutdown()
 
     async def _open(self) -> None:
+        if self._forked is not None:
+            raise self._forked
         self._check_event_loop()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from itertools import count
 from typing import Any
 
+from folovllm.distributed.forks import keep_from_forks
 from folovllm.engine.busy_loop import LONGEST_REST, REST
 from folovllm.engine.deltas import DeltaDecoder
 from folovllm.engine.input_processor import Checked, Prompt
@@ -104,6 +105,8 @@ class EngineClient(KnowsVLLM, ABC):
         self._numbers: dict[str, int] = {}  # of the same, by id
         self._new_numbers, self._new_ids = count(), count()
         self._ended: Exception | None = None  # why nothing more is taken
+        self._forked: Exception | None = None  # this is a copy, in a fork
+        keep_from_forks(self)
 
     @abstractmethod
     async def _open(self) -> None:
@@ -173,6 +176,8 @@ class EngineClient(KnowsVLLM, ABC):
         if kind is RequestOutputKind.DELTA:
             check_can_stream(sampling_params)
         if self._ended is not None:
+            if self._forked is not None:
+                raise self._forked
             raise RuntimeError(f"{type(self).__name__} has been shut down: make another") from self._ended
         checked = await self._check(prompt, sampling_params)
         await self._open()
@@ -240,6 +245,10 @@ class EngineClient(KnowsVLLM, ABC):
         self._ended = error
         for collector in self._collectors.values():
             collector.put(error)
+
+    def forked(self, error: Exception) -> None:
+        self._ended = self._forked = error
+        self._collectors = {}
 
     def _shut_down(self) -> None:
         """The consumers get an error, and nothing more is taken."""

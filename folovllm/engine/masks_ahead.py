@@ -19,6 +19,7 @@ from contextlib import suppress
 from threading import Condition
 
 from folovllm.core.scheduler import Scheduler
+from folovllm.distributed.forks import keep_from_forks
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sample.structured.grammars import Form
 from folovllm.sample.structured.processor import KEY
@@ -39,6 +40,11 @@ class MasksAhead:
         self._changed = Condition()  # held where _left changes
         self._thread: ThreadPoolExecutor | None = None
         self._step_began = self._step_seconds = 0.0
+        keep_from_forks(self)
+
+    def forked(self, error: Exception) -> None:
+        """Its thread is its parent's; there will be another."""
+        self._left, self._changed, self._thread = {}, Condition(), None
 
     def let_go(self, scheduler: Scheduler) -> bool:
         """Tells the scheduler whom to hold. Returns whether there is anything that may run."""

@@ -20,6 +20,7 @@ import torch
 from folovllm.config import EMBEDDED_MODEL
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # a fork has none of torch's own
 
 
 def threads_for_steps(model: str | None, ranks: int = 1) -> Callable[[], AbstractContextManager[None]]:

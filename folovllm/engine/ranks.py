@@ -15,9 +15,12 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import secrets
+import select
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -49,6 +52,7 @@ from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_group
 from folovllm.worker.model_runner import current_device, make_mover
 
 PATIENCE = 10  # times distributed_timeout_seconds, for what takes long at the start
+MOST_CALLERS = 64  # that have not said yet who they are
 BEGINNING = 1 << 20  # bytes of a file of weights that are compared between ranks: its head, and the first weights
 
 
@@ -209,22 +213,46 @@ def store_at(port: int, size: int, timeout: int, **more: Any) -> dist.Store:
 def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, Link], dist.Store]:
     """Links as GroupCoordinator has them, and torchrun's store. Raises EngineDeadError: a rank does not come."""
     address, key, waits = os.environ["MASTER_ADDR"], "folovllm/port", timeout * PATIENCE
-    env, links = f"env://?rank={rank}&world_size={size}", {}
     try:
-        store = next(dist.rendezvous(env, timeout=timedelta(seconds=waits)))[0]
+        store = next(dist.rendezvous(f"env://?rank={rank}&world_size={size}", timeout=timedelta(seconds=waits)))[0]
         if rank:
-            links[0] = Link(socket.create_connection((address, int(store.get(key)))))
-            links[0].send(rank)
-            return links, store
+            port, nonce = store.get(key).decode().split()
+            connection = socket.create_connection((address, int(port)))
+            connection.sendall(_greeting(nonce, rank))
+            return {0: Link(connection)}, store
+        nonce = secrets.token_hex()
         with socket.create_server((address, 0)) as listener:
-            store.set(key, str(listener.getsockname()[1]))
-            listener.settimeout(waits)
-            while len(links) < size - 1:
-                link = Link(listener.accept()[0])
-                links[int(link.receive(timeout))] = link
+            store.set(key, f"{listener.getsockname()[1]} {nonce}")
+            links = _answer(listener, {_greeting(nonce, rank): rank for rank in range(1, size)}, waits)
     except (TimeoutError, dist.DistError) as error:
         raise EngineDeadError(f"not all of {size} ranks came within {waits} s: {error}") from None
     return links, store
+
+
+def _greeting(nonce: str, rank: int) -> bytes:
+    """What a rank says first. The nonce is in torchrun's store, where a stranger does not find it."""
+    return f"{nonce} {rank:>9}".encode()
+
+
+def _answer(listener: socket.socket, ranks: dict[bytes, int], seconds: float) -> dict[int, Link]:
+    """`ranks`, by their greetings. Another caller is dropped, and one that is silent holds up nobody."""
+    links: dict[int, Link] = {}
+    heard, length, end = {listener: b""}, len(next(iter(ranks))), time.monotonic() + seconds
+    while ranks:
+        if not (ready := select.select(heard, [], [], max(0.0, end - time.monotonic()))[0]):
+            raise TimeoutError("timed out")
+        for caller in ready:
+            said = heard.pop(caller, b"")
+            if caller is listener:
+                heard = {**dict([*heard.items()][-MOST_CALLERS:]), listener: b"", listener.accept()[0]: b""}
+                continue
+            with suppress(OSError):
+                said += (more := caller.recv(length - len(said)))
+                if more and len(said) < length:
+                    heard[caller] = said
+                elif said in ranks:
+                    links[ranks.pop(said)] = Link(caller)
+    return links
 
 
 if __name__ == "__main__":

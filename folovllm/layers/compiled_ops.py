@@ -7,12 +7,11 @@
     K and V into the cache                   2        1
     products                                 4        4     over weights in panels (csrc/panels.h)
 
-Each pass is one call, of about two microseconds, and at most one wait for other threads. A function here hands pointers
-to a compiled one (csrc/linear.cpp, csrc/layers.cpp) and checks nothing that its caller has arranged. Norms' weights,
-biases, cos and sin are float32. Attention goes through attention/backends/cpu.py.
+Each pass is one call, of about two microseconds, and at most one wait for other threads. A function here checks nothing
+that its caller has arranged. Norms' weights, biases, cos and sin are float32.
 
 A CPU without bf16 units computes in float32, from weights that stay bfloat16: the embeddings are widened, and all that
-flows behind them is float32. In bfloat16 each small operator would widen its input and round its output.
+flows behind them is float32.
 
 vLLM: csrc/cpu/layernorm.cpp, csrc/cpu/pos_encoding.cpp, csrc/cpu/activation.cpp,
       model_executor/layers/utils.py (dispatch_cpu_unquantized_gemm)

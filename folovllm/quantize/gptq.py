@@ -12,7 +12,7 @@ error at one can be taken back at the other. Rounding column c by e, the columns
 
 Row c of U has all that is known after the columns before c are fixed, so one factorisation serves the whole way.
 Columns with large inputs come first, while there are still many left to make up for them. A column keeps its group's
-scale, which is chosen before anything is moved: codes go back to their columns, and a reader need not know the order.
+scale, chosen before anything is moved.
 
 vLLM: none; GPTQ's repository and GPTQModel
 """

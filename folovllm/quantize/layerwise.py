@@ -1,8 +1,7 @@
 """One layer after the other: read it, quantise it, write it, forget it.
 
-Two streams of hidden states go along. The calibration text has been through the layers as they are after quantising:
-what reaches a layer there has the errors of those before it, and it is for these inputs that the layer is rounded. The
-held-out text goes both ways, so that its loss is known before and after.
+Two streams of hidden states go along: the calibration text through the layers as they are after quantising, for whose
+inputs a layer is rounded, and the held-out text both ways, so that its loss is known before and after.
 
     memory: a layer in float32, the texts' hidden states, and what is known of a layer's inputs, [in, in] a product
 

@@ -1,7 +1,6 @@
 """Top-k, top-p and min-p, in the space of the few likeliest tokens instead of the whole vocabulary.
 
-The one idea: once tokens are in falling order, every filter keeps a PREFIX, so all three together are one
-number.
+The one idea: with tokens in falling order every filter keeps a PREFIX, so all three together are one number.
 
     probability   .40 .25 .15 .10 .06 .04      top_k=5     keeps 5
     reached       .40 .65 .80 .90 .96  1       top_p=0.75  keeps 3: the token that crosses the line is in

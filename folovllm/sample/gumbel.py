@@ -1,13 +1,8 @@
 """Draws by the sampling kernel: greedy rows and random ones, with filters or without, all with the same kind of noise.
 
 A row draws with noise made of its seed and its token's position, not from a generator with a state. So a second draw
-for the same position gives the same token, in any batch, in a CUDA graph, and in a step that was launched ahead. A
-seed means the same tokens whether log-probabilities are reported or not.
-
-    logits as they came     one launch over all rows of the batch, inside of the step's CUDA graph
-    edited logits           (masks, biases, processors, penalties) a launch of their own, over the float32 copy that
-                            was edited, with the same seed and position
-    beam search             draws nothing: it takes the likeliest
+for the same position gives the same token, in any batch, in a CUDA graph, and in a step that was launched ahead. Logits
+that were edited (masks, penalties) have a launch of their own, with the same seed and position.
 
 vLLM: v1/worker/gpu/sample/sampler.py (gumbel_sample)
 """

@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from folovllm.distributed.forks import keep_from_forks
+
 if TYPE_CHECKING:
     from folovllm.engine.llm_engine import LLMEngine
 
@@ -50,6 +52,8 @@ class EngineProcess:
         **options: Any,
     ) -> None:
         self.trace = trace
+        self.is_ours = True
+        """False: this is a fork of the process that started it."""
         self.connection, theirs = socket.socketpair()
         recording = {"trace": trace, "texts": trace_texts, "nvtx": nvtx, "observers": observers}
         # Not a fork: torch's threads and CUDA do not live on in one.
@@ -59,9 +63,18 @@ class EngineProcess:
         self.process.start()
         theirs.close()
         atexit.register(self.process.kill)
+        keep_from_forks(self)
+
+    def forked(self, error: Exception) -> None:
+        self.is_ours = False
+        self.connection.close()
+        atexit.unregister(self.process.kill)
+        multiprocessing.process._children.discard(self.process)  # type: ignore[attr-defined]  # it would end them
 
     def close(self) -> None:
         """End it, whatever it is doing."""
+        if not self.is_ours:
+            return
         atexit.unregister(self.process.kill)
         self.connection.close()
         self.process.kill()

@@ -69,6 +69,8 @@ class MPClient(EngineClient):
 
     async def shutdown(self) -> None:
         """Ends the process."""
+        if self._forked is not None:
+            return
         self._shut_down()
         if self._reading is not None:
             self._reading.cancel()

@@ -13,6 +13,7 @@ import os
 import weakref
 from pathlib import Path
 
+from folovllm.distributed.forks import keep_from_forks
 from folovllm.utils.checks import wrong
 from folovllm.utils.logging import init_logger
 from folovllm.utils.named_files import incomplete
@@ -43,6 +44,10 @@ class TraceWriter:
         self.num_bytes = 0
         self._error: OSError | None = None
         self._close = weakref.finalize(self, self._file.close)  # also where the engine is dropped without a word
+        keep_from_forks(self)
+
+    def forked(self, error: Exception) -> None:
+        self._close()  # a fork's steps are none of its parent's
 
     @property
     def is_whole(self) -> bool:

@@ -5,9 +5,8 @@
                     launch, places taken, wait
 
 A kernel that is launched so may begin when each program of the one before has said that it may, or is over. It must
-wait before it touches memory: it waits until all of the one before is over and written. So every kernel here waits
-first, and says then that the next one may come. Its own end then implies the end of all kernels before it, and that is
-what a kernel waits for which is launched in the usual way.
+wait, before it touches memory, until all of that one is written. So every kernel here waits first, and says then that
+the next one may come: its own end implies the end of all before it.
 
 vLLM: lora/ops/triton_ops/utils.py (supports_pdl)
 """

@@ -14,8 +14,7 @@ where nothing is half done:
         update()
                                          what was noted is raised here
 
-The handler of SIGINT is replaced only while the lock is held: a handler that stays would change what Ctrl-C means to
-the program around the engine (asyncio.run() brings its own only where it finds Python's).
+The handler of SIGINT is replaced only while the lock is held, or Ctrl-C would mean something else to the program.
 
 vLLM: none; its engine is a process of its own, which a SIGINT ends
 """

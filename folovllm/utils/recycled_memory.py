@@ -1,8 +1,7 @@
 """Memory in huge pages, and such memory for the large results of a prompt step, kept and handed out again.
 
-A product over 1,024 tokens writes 8 to 25 MB, which are dropped a moment later. The C library gives such a piece back
-to the system, and the next product gets fresh pages, each with a page fault at its first touch: thousands in a layer.
-Here the memory stays, in huge pages.
+A product over 1,024 tokens writes 8 to 25 MB, which are dropped a moment later. From the C library the next product
+would get fresh pages, with thousands of page faults in a layer. Here the memory stays, in huge pages.
 
     empty() ─▶ tensor, views of it ── the last one is dropped ─▶ free ─▶ empty()
        └── none is free and large enough: new memory, in the place of the largest free one

@@ -8,13 +8,6 @@ A copy from ordinary memory makes the host wait until the driver has read it; fr
 kernel, and the host goes on. Each copy costs a few microseconds whatever its size, so six arrays travel as one. The
 pinned memory comes from torch's caching allocator, which reuses a buffer only when the copy out of it is over.
 
-What a CUDA graph reads is an array among these, so that one copy more brings it to where the graph reads it:
-
-    int64   | input_ids ......................... |
-            | positions ......................... |
-            | slot_mapping ...................... |
-    int32   | seq_lens ....... | decode_order ... |
-
 vLLM: v1/worker/gpu_input_batch.py, v1/utils.py (CpuGpuBuffer)
 """
 

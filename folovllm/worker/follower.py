@@ -29,7 +29,6 @@ from folovllm.worker.pinned_mover import PinnedBlockMover
 Arrays = tuple[torch.Tensor, torch.Tensor, AttentionMetadata]
 """input_ids, positions and the metadata of a forward."""
 
-
 FLOWING = (torch.float32, torch.bfloat16, torch.float16)
 """What hidden states may be; a message has the number."""
 

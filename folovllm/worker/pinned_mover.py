@@ -5,8 +5,7 @@ side by side in pinned memory, so that one copy takes them all.
              layer 1  [ 1 ][ 2 ][ 3 ] …  ───────▶ staging [3 | 1] ───────▶ swap block 7 = [layer 0, layer 1, …], 8 = …
 
 A copy is queued if the host's side is pinned and in one piece; a gather on the host, or a block's two hundred pieces of
-32 KB, would be neither that nor fast. Pinned memory is taken when a block is first swapped out, a slab at a time: most
-engines never swap.
+32 KB, would be neither that nor fast. Pinned memory is taken a slab at a time, when a block is first swapped out.
 
 vLLM: v1/kv_offload/cpu/gpu_worker.py
 """

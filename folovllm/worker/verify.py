@@ -6,9 +6,8 @@
 
 The logits at a position are right as long as all tokens before it are those of the draft. So each token that is gained
 was drawn from the logits, with the random number, and after the penalties that it would have been drawn with one by
-one. Greedy and seeded output is the same, token for token. Nothing is drawn behind the first difference, so
-no generator has to be turned back. With a draft of one token this keeps as many as rejection sampling would
-(sample/rejection.py): a token is drawn with the probability that it is kept with there.
+one. Greedy and seeded output is the same, token for token, and no generator has to be turned back. With a draft of one
+token this keeps as many as rejection sampling would (sample/rejection.py).
 
 Leviathan et al., ICML 2023, and Chen et al., 2023, for sampling. vLLM: v1/sample/rejection_sampler.py
 """

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from folovllm import LLM, SamplingParams
 from folovllm.engine import one_thread
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
+from tests.helpers import in_a_fork, make_hf_folder
 
 TORCHS_OWN = 3
 
@@ -87,3 +89,21 @@ def test_what_torch_takes_by_itself_is_known() -> None:
     }
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+def test_a_fork_computes_and_does_not_wait_for_torchs_threads(tmp_path: Path) -> None:
+    """It has none of them. The vectors of so many tokens are read by several, where there are."""
+    folder, params = make_hf_folder(tmp_path, hidden_size=256), SamplingParams(temperature=0, max_tokens=2)
+    llm = LLM(str(folder), dtype="float32", device="cpu", skip_tokenizer_init=True)
+
+    def tokens(start: int) -> list[int]:
+        return llm.generate([[start, *range(5, 255)]], params, use_tqdm=False)[0].outputs[0].token_ids
+
+    expected = tokens(1)
+
+    def work() -> None:
+        tokens(2)  # what is not in a cache
+        assert tokens(1) == expected
+
+    in_a_fork(work)
+    assert tokens(1) == expected

@@ -13,6 +13,7 @@ import torch
 
 from folovllm.layers import compiled_ops as cpu
 from folovllm.utils import cpu_kernels
+from tests.helpers import in_a_fork
 
 REASON = cpu_kernels.unavailable_reason()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels cannot run: {REASON}")
@@ -88,12 +89,12 @@ def test_a_weight_may_go_while_a_thread_is_late(threads: int) -> None:
         del packed
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_process_starts_threads_of_its_own(threads: int) -> None:
     products = Products()
     assert products.hold(2)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if products.hold(5) else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+
+    def work() -> None:
+        torch.set_num_threads(threads)  # an engine leaves a fork one
+        assert products.hold(5)
+
+    in_a_fork(work)

@@ -7,6 +7,7 @@ checkpoint lies what the same package takes its codes for: dequantized.weights, 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,9 @@ def read(folder: Path, dtype: torch.dtype = torch.float32) -> DecoderForCausalLM
     return build_model(hf_config, 128, dtype, torch.device("cpu"), folder, ops=ops)
 
 
-def oracle(folder: Path) -> torch.nn.Module:
+def oracle(folder: Path, ranks: int = 1) -> torch.nn.Module:
     """Hugging Face's model in float32 with the weights that the codes mean. Where activations are rounded, it rounds
-    what goes into each quantised layer."""
+    what goes into each quantised layer; into one that is cut by inputs, as so many ranks do, each its equal share."""
     config = AutoConfig.from_pretrained(folder)
     del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -67,16 +68,17 @@ def oracle(folder: Path) -> torch.nn.Module:
                 name = f"{path.rpartition('.')[0]}.{part}" if part else path
                 weights[f"{name}.weight"] = weight
                 if layer.method.scheme.activation_bits is not None:
-                    model.get_submodule(name).register_forward_pre_hook(_round_input)
+                    shares = ranks if name.endswith(("o_proj", "down_proj")) else 1
+                    model.get_submodule(name).register_forward_pre_hook(partial(_round_input, shares=shares))
     if config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights)
     return model
 
 
-def _round_input(module: torch.nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+def _round_input(module: torch.nn.Module, args: tuple[torch.Tensor], shares: int) -> tuple[torch.Tensor]:
     (x,) = args
-    codes, scale = round_rows(x.flatten(0, -2))
+    codes, scale = round_rows(x.unflatten(-1, (shares, -1)).flatten(0, -2))
     return ((codes * scale).view(x.shape),)
 
 

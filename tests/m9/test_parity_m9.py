@@ -10,12 +10,13 @@ import pytest
 
 from folovllm import LLM, LLMEngine, SamplingParams
 from folovllm.outputs import RequestOutput
-from tests.helpers import make_hf_folder, names, some, thinned
+from tests.helpers import hf_greedy, make_hf_folder, names, some, thinned
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle
 from tests.m6.support import caching_engine
 from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, Asked, asked_greedily, serve, token_ids
-from tests.m7.support import FOLDERS, NAMES, generate
+from tests.m7.support import FOLDERS, NAMES, PROMPTS, generate
+from tests.m7.support import oracle as quantized_oracle
 from tests.m8.support import guess_always
 from tests.m8.test_speculation_engine import FEATURES
 from tests.m9.support import RankThread
@@ -108,12 +109,18 @@ def test_other_ways_to_compute(oracle: Oracle, rank_threads: list[RankThread], o
 
 @pytest.mark.parametrize("name", some(NAMES, 4))
 def test_quantised_checkpoints(name: str, rank_threads: list[RankThread]) -> None:
-    """Codes are cut at whole groups, so each rank has those of the whole. Where activations are rounded too, a rank
-    rounds its own part: the tokens of these need not be the same."""
-    one, two = (LLM(FOLDERS / name, dtype="float32", device="cpu", skip_tokenizer_init=True, tensor_parallel_size=size)
-                for size in (1, 2))  # fmt: skip
+    """Codes are cut at whole groups, so each rank has those of the whole."""
+    two = LLM(FOLDERS / name, dtype="float32", device="cpu", skip_tokenizer_init=True, tensor_parallel_size=2)
+    assert generate(two) == [hf_greedy(quantized_oracle(FOLDERS / name, 2), prompt, 16) for prompt in PROMPTS]
 
-    assert name == "int-quantized" or generate(two) == generate(one)
+
+@pytest.mark.parametrize("kernels", ["yes", "no"])
+def test_a_rank_rounds_its_own_share_of_what_goes_in(
+    kernels: str, rank_threads: list[RankThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the tokens are those of a model that does, and of none that rounds whole rows."""
+    monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", kernels)
+    test_quantised_checkpoints("int-quantized", rank_threads)
 
 
 def test_weights_that_are_rounded_when_they_are_loaded(rank_threads: list[RankThread], tmp_path: Any) -> None:

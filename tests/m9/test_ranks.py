@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,46 @@ def test_ranks_meet_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
         met[rank][0][0].send([rank])
         assert met[0][0][rank].receive(GUARD) == [rank]
         assert met[0][0][rank].connection.getsockname()[0] == "127.0.0.1"
+
+
+STRANGERS = [b"", b"\xff" * 8, (1 << 40).to_bytes(8, "little"), b"\x01" + bytes(7) + b"1", b"\x01" + bytes(7) + b"[",
+             b"1", b"0" * 64 + b"         1", b"GET / HTTP/1.1\r\n\r\n", bytes(1 << 16)]  # fmt: skip
+
+
+@pytest.mark.parametrize("goes", [True, False], ids=["gone", "silent"])
+def test_strangers_that_call_under_torchrun_are_dropped(goes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come before the ranks do, and more of them than are waited for."""
+    torchruns(monkeypatch)
+    monkeypatch.setattr(ranks, "MOST_CALLERS", 4)
+    listen, callers = socket.create_server, []
+
+    def server(*args: Any) -> socket.socket:
+        listener = listen(*args)
+        for said in STRANGERS:
+            callers.append(socket.create_connection(listener.getsockname()))
+            callers[-1].sendall(said)
+            if goes:
+                callers[-1].shutdown(socket.SHUT_WR)
+        return listener
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ranks.socket, "create_server", server)
+        met = together([lambda rank=rank: ranks.meet_under_torchrun(rank, 3, GUARD) for rank in range(3)])
+    assert [sorted(links) for links, _ in met] == [[1, 2], [0], [0]]
+    for rank in (1, 2):
+        met[rank][0][0].send([rank])
+        assert met[0][0][rank].hear(rank, GUARD) == [rank]
+    for caller in callers:
+        with suppress(ConnectionResetError):
+            assert caller.recv(1) == b""
+
+
+@pytest.mark.parametrize("said", [b"\xff" * 8, (1 << 40).to_bytes(8, "little"), b"\x01" + bytes(7) + b"["])
+def test_what_is_no_message_ends_the_engine_with_one_error(said: bytes) -> None:
+    ours, theirs = map(Link, socket.socketpair())
+    theirs.connection.sendall(said)
+    with pytest.raises(EngineDeadError, match="^rank 1 sends what is no message; start the engine anew$"):
+        ours.hear(1, GUARD)
 
 
 def test_a_rank_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:

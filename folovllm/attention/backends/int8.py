@@ -5,8 +5,7 @@
 
 A scale is a head's largest number / 127. It is in the block of its codes, so one copy still moves a block: swapping,
 copy-on-write and prefix caching know nothing of it. A token and head take head_size + 4 bytes in place of
-2 * head_size in bfloat16: 132 of 256 with heads of 128. What a query head reads of a block is one run of memory, and
-with the usual sizes each token begins at a multiple of 16 bytes.
+2 * head_size in bfloat16: 132 of 256 with heads of 128.
 
 Nothing is converted in memory. A query's products are of codes, which bfloat16 and float32 hold exactly. Then a score
 is multiplied by its key's scale, and a weight of the softmax by its value's.

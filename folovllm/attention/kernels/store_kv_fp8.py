@@ -10,9 +10,6 @@
 A number is rounded to the nearest, ties to even, in integers. So the bytes are those that torch makes, on any GPU.
 What is larger than 448 is stored as 448, infinity too; NaN stays NaN, so that a request whose numbers broke is found.
 
-    normal      float32  s eeeeeeee mmm|mmmmmmmmmmmmmmmmmmmm     add half of what is cut off, cut, exponent less 120
-    subnormal   the steps themselves: round(x * 512), 0 .. 8, and 8 is the smallest normal's byte
-
 vLLM: csrc/cache_kernels.cu (reshape_and_cache_flash_kernel with fp8)
 """
 # mypy: allow-incomplete-defs

@@ -7,9 +7,6 @@ first to the last, made by one program with the same code for every batch:
     program (rows, columns)    acc [BLOCK_M, BLOCK_N] = 0
                                for k in 0, BLOCK_K, ..:  acc += x[rows, k..] @ weight[columns, k..].T
 
-That is slower than the library where few rows are multiplied: nothing splits the sum, so a small product has few
-programs.
-
 vLLM: model_executor/determinism/batch_invariant.py (matmul_kernel_persistent)
 """
 # mypy: allow-incomplete-defs

@@ -1,7 +1,7 @@
 """Memory for weights in few bits, side by side in huge pages.
 
-A weight of 1024 x 2048 is 1.1 MB in 4 bits, less than a huge page of 2 MiB. Allocated alone it would be in pages
-of 4 KiB, and reading it would take longer than its bytes need: a core's own prefetching ends at each page.
+A small one has less than a huge page. In pages of 4 KiB, where a core's own prefetching ends at each, reading it would
+take longer than its bytes need.
 
     | weight | weight | weight |  ...  |     one chunk, in huge pages; what has not been written yet takes no memory
 

@@ -14,10 +14,8 @@ Keys are the logits' bits as integers in the same order. So a bracket can be spl
 then the search is exact: all tokens with the threshold's key are equal. It often ends sooner, when only one token is
 left inside.
 
-The first 6 passes place their pivots evenly between values. Keys are a logarithmic scale: they have as many numbers
-between 0.001 and 0.002 as between 8 and 16, where the threshold is. The other passes place them evenly between keys, of
-which 16-bit logits have few. On 151,936 logits a threshold takes 3 to 6 passes in bfloat16 and 3 to 8 in float32; at
-worst, 6 + 7 and 6 + 14.
+The first 6 passes place their pivots evenly between values, the others evenly between keys: those are a logarithmic
+scale, and most of them are far from the threshold. On 151,936 logits 3 to 8 passes are usual.
 
 vLLM: v1/sample/ops/topk_topp_triton.py
 """

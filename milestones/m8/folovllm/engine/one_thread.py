@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ import torch
 from folovllm.config import EMBEDDED_MODEL
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # a fork has none of torch's own
 
 
 def threads_for_steps(model: str | None) -> Callable[[], AbstractContextManager[None]]:
