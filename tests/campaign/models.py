@@ -40,7 +40,10 @@ SPECS = [
     ModelSpec("mixtral", 32, 2, 4, 2, 8, eos=(5,), window=3),
     ModelSpec("qwen3", TEXT_VOCAB, 2, 4, 2, 16, eos=(EOS,), text=True, transformers=True),
     ModelSpec("gpt2", 97, 2, 4, 4, 8, tied=True, eos=(7,), transformers=True),
-    ModelSpec("gemma2", 61, 2, 4, 2, 16, tied=True, eos=(3,), transformers=True, window=6, tables=2),
+    ModelSpec("qwen2_moe", 61, 3, 4, 2, 8, eos=(3,), window=5, tables=3),
+    ModelSpec("qwen3_moe", 61, 2, 4, 2, 8, eos=(3,), transformers=True),
+    ModelSpec("gemma2", 61, 3, 4, 2, 16, tied=True, eos=(3,), transformers=True, window=6, tables=3),
+    ModelSpec("gemma3_text", 61, 6, 4, 1, 8, tied=True, eos=(3,), transformers=True, window=7, tables=6),
     ModelSpec("gpt_oss", 61, 2, 4, 2, 8, eos=(5,), transformers=True, window=9, tables=2),
 ]
 

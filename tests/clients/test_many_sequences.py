@@ -1,0 +1,41 @@
+"""Of a request of many sequences, a step makes outputs of those that have a new token and of no others."""
+
+from __future__ import annotations
+
+import pytest
+
+from folovllm import LLMEngine, SamplingParams
+from folovllm.engine import output_processor
+from folovllm.outputs import CompletionOutput
+from tests.m2.support import make_engine
+
+MANY, ROWS = 60, 4
+
+
+@pytest.fixture
+def engine() -> LLMEngine:
+    return make_engine("embedded", max_num_seqs=ROWS + 1, max_model_len=64)
+
+
+def test_what_has_no_new_token_is_not_made_again(engine: LLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counting(**fields: object) -> CompletionOutput:
+        made.append(fields["index"])  # type: ignore[arg-type]
+        return CompletionOutput(**fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(output_processor, "CompletionOutput", counting)
+    params = SamplingParams(n=MANY, max_tokens=3, ignore_eos=True, seed=0)
+    engine.add_request("many", "once", params)
+    assert engine.output_processor.sequences == {}
+    steps = 0
+    while engine.has_unfinished_requests():
+        made.clear()
+        outputs = engine.step()
+        steps += 1
+        assert len(made) <= ROWS + 1
+    assert steps >= 3 * MANY // (ROWS + 1)
+    (output,) = outputs
+    assert [each.index for each in output.outputs] == list(range(MANY))
+    assert {len(each.token_ids) for each in output.outputs} == {3}
+    assert {each.finish_reason for each in output.outputs} == {"length"}
