@@ -262,13 +262,8 @@ class Request:
     def make_seqs(self) -> None:
         """All that are run, which wait. The prompt never changes, so that all of them have the same list of it."""
         for index in range(self.sampling_params.best_of):
-            seq = Sequence(
-                seq_id=f"{self.request_id}-{index}",
-                request_id=self.request_id,
-                data=SequenceData(self.prompt_token_ids),
-                sampling_params=self.sampling_params,
-            )
-            self.add_seq(seq)
+            data = SequenceData(self.prompt_token_ids)
+            self.add_seq(Sequence(f"{self.request_id}-{index}", self.request_id, data, self.sampling_params))
 
     def add_seq(self, seq: Sequence) -> None:
         """Make `seq` the newest of the sequences, to be found by its id."""
