@@ -237,6 +237,7 @@ class Request:
     num_cached_tokens: int | None = None  # prompt tokens found in a cache; None until it is let in
     sequences: dict[str, Sequence] = field(init=False)  # by sequence id, in the order of their making
     metrics: RequestMetrics = field(init=False)
+    _found: dict[SequenceStatus, Sequence | None] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         check_str("request_id", self.request_id)
@@ -272,21 +273,21 @@ class Request:
     def make_seqs(self) -> None:
         """All that are run, which wait. The prompt never changes, so that all of them have the same list of it."""
         for index in range(self.sampling_params.best_of):
-            seq = Sequence(
-                seq_id=f"{self.request_id}-{index}",
-                request_id=self.request_id,
-                data=SequenceData(self.prompt_token_ids),
-                sampling_params=self.sampling_params,
-            )
-            self.add_seq(seq)
+            data = SequenceData(self.prompt_token_ids)
+            self.add_seq(Sequence(f"{self.request_id}-{index}", self.request_id, data, self.sampling_params))
 
     def add_seq(self, seq: Sequence) -> None:
         """Make `seq` the newest of the sequences, to be found by its id."""
         self.sequences[seq.seq_id] = seq
 
     def has(self, status: SequenceStatus) -> bool:
-        """Whether one of the sequences has this status. The newest is asked first: as a rule the oldest end first."""
-        return any(seq.status is status for seq in reversed(self.sequences.values()))
+        """Whether one of the sequences has this status: the one that had it last time, else the newest that has it.
+        As a rule the oldest end first, so that of thousands few are asked."""
+        found = self._found.get(status)
+        if found is None or found.status is not status or self.sequences.get(found.seq_id) is not found:
+            found = next((seq for seq in reversed(self.sequences.values()) if seq.status is status), None)
+            self._found[status] = found
+        return found is not None
 
     def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
         """Its sequences, the oldest first, or those with the given status."""

@@ -30,6 +30,8 @@ from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
 from folovllm.vllm_names import KnowsVLLM, check_keywords
 
+AT_ONCE = 512  # completions of an output whose texts are made on the event loop, at some 30 µs each
+
 
 class OutputCollector:
     """The newest output of one request, or what ended it, until its reader takes it. A slow reader gets the newest, and
@@ -43,6 +45,7 @@ class OutputCollector:
         self.is_over = False
         """The last output is here, or an error: nothing that comes later counts."""
         self._newest: RequestOutput | Exception | None = None
+        self._late: list[RequestOutput] = []  # of so many completions that their texts would hold the others up
         self._filled = asyncio.Event()
 
     def put(self, output: RequestOutput | Exception) -> None:
@@ -51,7 +54,10 @@ class OutputCollector:
         self.is_over = isinstance(output, Exception) or output.finished
         self._newest = output
         if self._decoder is not None and isinstance(output, RequestOutput):
-            self._decoder.add(output)
+            if self._late or len(output.outputs) > AT_ONCE:
+                self._late.append(output)
+            else:
+                self._decoder.add(output)
         self._filled.set()
 
     async def get(self) -> RequestOutput:
@@ -61,7 +67,17 @@ class OutputCollector:
         if isinstance(self._newest, Exception):
             raise self._newest
         assert self._newest is not None
-        return self._newest if self._decoder is None else self._decoder.output()
+        if self._decoder is None:
+            return self._newest
+        if self._late:
+            await asyncio.to_thread(self._catch_up, self._decoder)
+        return self._decoder.output()
+
+    def _catch_up(self, decoder: DeltaDecoder) -> None:
+        """In a thread, while put() adds nothing: the last one to be added is the last one to go."""
+        while self._late:
+            decoder.add(self._late[0])
+            del self._late[0]
 
 
 class Done(Coroutine[Any, Any, bool]):

@@ -39,11 +39,11 @@ class SequenceOutput:
                 decoder, seq.data.prompt_token_ids, skip_special_tokens=self.params.skip_special_tokens
             )
         self.text, self.num_tokens = "", 0  # tokens that were added
+        self.made: CompletionOutput | None = None  # as it has been since the newest token
         self.num_read = 0  # tokens that `text` was made of; counted where there are no stop strings
         self.is_whole = False  # `text` has all of them, and an incomplete character at its end
         self.stops = list(self.params.stop or ())
         keep_stop = self.params.include_stop_str_in_output
-        self.reports_logprobs = self.params.needs_logprobs or self.params.use_beam_search
         self.holdback = 0 if keep_stop else max((len(stop) for stop in self.stops), default=1) - 1
 
     def add_token(self, token_id: int, ended: SequenceStatus | None) -> SequenceStatus | None:
@@ -52,7 +52,7 @@ class SequenceOutput:
         ended: the status that this token brings about by its id, if any. Returns the status all things considered: a
         stop string that became complete says more than a length that ran out.
         """
-        self.num_tokens += 1
+        self.num_tokens, self.made = self.num_tokens + 1, None
         if self.detokenizer is None or not self.stops:
             return ended
         ended_by_token = ended is SequenceStatus.FINISHED_STOPPED
@@ -115,15 +115,12 @@ class OutputProcessor:
     def __init__(self, tokenizer: Any | None, eos_token_ids: frozenset[int], max_model_len: int) -> None:
         self.tokenizer, self.eos_token_ids, self.max_model_len = tokenizer, eos_token_ids, max_model_len
         self._decoder = None if tokenizer is None else fastest_decoder(tokenizer)
-        self.sequences: dict[str, SequenceOutput] = {}
+        self.sequences: dict[str, SequenceOutput] = {}  # of those that have a token
         self.beams: dict[str, BeamGroup] = {}  # by request id
 
     def begin(self, request: Request) -> None:
         if request.sampling_params.use_beam_search:
             self.beams[request.request_id] = BeamGroup(request, self.eos_token_ids, self.max_model_len)
-            return  # beams have no text before they end
-        for seq in request.get_seqs():
-            self.sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
 
     def discard(self, request: Request) -> None:
         self.beams.pop(request.request_id, None)
@@ -163,7 +160,8 @@ class OutputProcessor:
                 seq.cumulative_logprob += row.logprobs[0]
                 if seq.sampling_params.logprobs is not None:
                     seq.output_logprobs.append(self._decode_row(row))
-            state = self.sequences[seq.seq_id]
+            if (state := self.sequences.get(seq.seq_id)) is None:
+                state = self.sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
             ended = state.add_token(seq.data.output_token_ids[state.num_tokens], ended)
             if ended is not None:
                 done.add(seq)
@@ -207,8 +205,8 @@ class OutputProcessor:
                 seq.output_logprobs = [self._decode_row(row.cut(seq.sampling_params.logprobs)) for row in rows]
 
     def make_output(self, request: Request) -> RequestOutput:
-        """The request as it is; a finished one is asked for once. Of that, the best n of best_of sequences, best
-        first."""
+        """The request as it is, its sequences that have begun; a finished one is asked for once. Of that, the best n of
+        best_of sequences, best first."""
         finished = request.is_finished()
         sequences: Iterable[Sequence] = request.sequences.values()
         if finished:
@@ -216,7 +214,8 @@ class OutputProcessor:
             request.metrics.finished_time = time.time()
         outputs: list[CompletionOutput] = []
         for index, seq in enumerate(sequences):
-            outputs.append(self._completion(index, seq))
+            if (state := self.sequences.get(seq.seq_id)) is not None:
+                outputs.append(self._completion(index, seq, state))
         if finished:
             self.discard(request)
         return RequestOutput(
@@ -247,17 +246,21 @@ class OutputProcessor:
                 loser.transition(SequenceStatus.FINISHED_IGNORED)
         return ranked[: params.n]
 
-    def _completion(self, index: int, seq: Sequence) -> CompletionOutput:
-        state = self.sequences[seq.seq_id]
-        return CompletionOutput(
+    def _completion(self, index: int, seq: Sequence, state: SequenceOutput) -> CompletionOutput:
+        """What has not changed is not made again: of thousands of sequences few run in a step."""
+        params = seq.sampling_params
+        if state.made is not None and state.made.index == index:
+            return state.made
+        state.made = CompletionOutput(
             index=index,
             text=state.shown_text(),
             token_ids=list(seq.data.output_token_ids),
-            cumulative_logprob=seq.cumulative_logprob if state.reports_logprobs else None,
-            logprobs=list(seq.output_logprobs) if seq.sampling_params.logprobs is not None else None,
+            cumulative_logprob=seq.cumulative_logprob if params.needs_logprobs or params.use_beam_search else None,
+            logprobs=list(seq.output_logprobs) if params.logprobs is not None else None,
             finish_reason=None if seq.status is SequenceStatus.RUNNING else SequenceStatus.finish_reason(seq.status),
             stop_reason=seq.stop_reason,
         )
+        return state.made
 
     def _decode_row(self, row: LogprobsRow) -> dict[int, Logprob]:
         """{token id: Logprob}, the chosen token first. The others come in falling order: their rank is their place."""

@@ -17,9 +17,10 @@ from folovllm import SamplingParams
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A random model. `text`: it has a tokenizer whose token i is byte i, EOS 256 and BOS 257. `quantized`: the engine
-    rounds its layers' weights to 4 bits when it loads them. `int8_cache`: keys and values are codes of 8 bits.
-    `transformers`: its layers are computed by transformers' code. `window`: of some layers, or of all."""
+    """A random model. `text`: it has a tokenizer whose token i is byte i, EOS 256 and BOS 257. `quantization`: how the
+    engine rounds its layers' weights when it loads them. `int8_cache`: keys and values are codes of 8 bits.
+    `transformers`: its layers are computed by transformers' code. `window`: of some layers, or of all. `tables`: how
+    many groups of layers there are, each with blocks of its own."""
 
     kind: str = "llama"
     vocab_size: int = 32
@@ -30,10 +31,11 @@ class ModelSpec:
     tied: bool = False
     eos: tuple[int, ...] = ()
     text: bool = False
-    quantized: bool = False
+    quantization: str | None = None
     int8_cache: bool = False
     transformers: bool = False
     window: int | None = None
+    tables: int = 1
 
 
 @dataclass
@@ -68,8 +70,10 @@ class Case:
 
     @property
     def longest(self) -> int:
-        """The length at which every sequence ends: the model's limit, or all blocks there are."""
-        return min(self.engine["max_model_len"], self.engine["num_kv_blocks"] * self.engine["block_size"])
+        """The length at which every sequence ends: the model's limit, or all blocks there are. Where windows give
+        blocks back, the engine may know a longer one."""
+        blocks = self.engine["num_kv_blocks"] // (1 if self.engine.get("tensor_parallel_size") else self.model.tables)
+        return int(min(self.engine["max_model_len"], blocks * self.engine["block_size"]))
 
     @property
     def max_num_seqs(self) -> int:

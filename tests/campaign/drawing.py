@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from tests.campaign.case import Asked, Case, ModelSpec
-from tests.campaign.models import SPECS
+from tests.campaign.models import SPECS, group_size
 
 WORDS = ["a", "e", "the", "ab", "zz"]
 
@@ -21,12 +22,22 @@ def draw_case(seed: int, number: int) -> Case:
         case.engine["speculative_config"] = {
             "method": "ngram", "num_speculative_tokens": rng.choice([1, 2, 4, 8]), "prompt_lookup_min": 1
         }  # fmt: skip
-    rng, spec = random.Random(f"{seed}/{number}/ranks"), case.model
-    heads_fit = spec.num_heads % 2 == 0 and (spec.num_kv_heads % 2 == 0 or spec.num_kv_heads == 1)
-    cut = heads_fit and not spec.quantized and not spec.transformers  # two heads are less than a group of columns
-    if rng.random() < 0.2 and cut:
-        case.engine["tensor_parallel_size"] = 2
+    rng = random.Random(f"{seed}/{number}/ranks")
+    ranks = [ranks for ranks in (2, 3) if _can_be_cut(case.model, ranks)]
+    if rng.random() < 0.25 and ranks:
+        case.engine["tensor_parallel_size"] = rng.choice(ranks)
     return case
+
+
+def _can_be_cut(spec: ModelSpec, ranks: int) -> bool:
+    if spec.transformers or spec.num_heads % ranks or (spec.num_kv_heads % ranks and ranks % spec.num_kv_heads):
+        return False
+    if spec.quantization is None:
+        return True
+    if spec.quantization.endswith("a8"):
+        return False  # each rank rounds its part of a row by its own scale
+    columns = spec.num_heads * spec.head_dim  # of o_proj; a rank has whole groups of them
+    return columns // ranks % group_size(spec.quantization, columns) == 0
 
 
 class _Drawing:
@@ -38,9 +49,13 @@ class _Drawing:
 
     def case(self) -> Case:
         rng = self.rng
-        case = Case(rng.choice(SPECS))
+        spec = rng.choice(SPECS)
+        if not spec.transformers and self.often(0.3):
+            spec = replace(spec, quantization=rng.choice(["w4a16", "w4a16", "w8a8", "w4a8"]))
+        spec = replace(spec, int8_cache=self.often(0.1))
+        case = Case(spec)
         self._engine(case)
-        self.spec, self.longest = case.model, case.longest
+        self.spec, self.longest, self.most = case.model, case.longest, case.engine["max_model_len"]
         prefixes = [self._tokens(self.longest) for _ in range(2)]
         spread = rng.choice([0, 3, 10, 30])
         for number in range(rng.randint(4, 16)):
@@ -66,10 +81,9 @@ class _Drawing:
             engine.update(attention_backend="dense", block_size=longest, num_kv_blocks=rng.randint(1, 5))
         else:
             engine["block_size"] = block_size = rng.choice([1, 2, 3, 4, 4, 8, 16])
-            least, fewer = -(-longest // block_size), 2
-            if case.model.window is not None:  # up to two groups of layers have a table each; then, no length is lost
-                least, fewer = 2 * least, 2 * least
-            fewer = max(fewer, least // 2)
+            tables = case.model.tables
+            least, few = tables * -(-longest // block_size), tables * -(-8 // block_size)
+            fewer = max(few, rng.randint(few, least) if case.model.window else least // 2)
             engine["num_kv_blocks"] = rng.choice([fewer, least, least, least + 3, 2 * least, 8 * least])
             if self.often(0.2):
                 engine["attention_backend"] = "paged_torch"
@@ -111,7 +125,7 @@ class _Drawing:
         if kind == 0:
             asked.prompt = []
         elif kind == 1:
-            asked.prompt = self._tokens(self.longest)
+            asked.prompt = self._tokens(self.longest if self.spec.window is None else self.most)
         elif kind == 2:
             asked.prompt = [*asked.prompt, self.spec.vocab_size]
         elif kind == 3:
@@ -146,8 +160,8 @@ class _Drawing:
     def _beams(self, asked: Asked, case: Case) -> bool:
         """False where the engine has no room for any."""
         width = self.rng.choice([1, 2, 3, 4])
-        longest = min(len(asked.prompt) + asked.params["max_tokens"], case.longest)
-        needed = width * -(-longest // case.engine["block_size"]) * (1 if case.model.window is None else 2)
+        longest = min(len(asked.prompt) + asked.params["max_tokens"], case.engine["max_model_len"])
+        needed = width * -(-longest // case.engine["block_size"]) * case.model.tables
         if width > case.max_num_seqs or needed > case.engine["num_kv_blocks"]:
             return False
         asked.params.update(use_beam_search=True, best_of=width, n=self.rng.randint(1, width), temperature=0.0)

@@ -21,11 +21,11 @@ FAINT = -80.0
 
 
 class Judge:
-    """Looks at the outputs of one case."""
+    """Looks at the outputs of one case. longest: where its engine says that every sequence ends."""
 
-    def __init__(self, case: Case, model: Model) -> None:
-        self.case, self.model = case, model
-        self.reference = Reference(model, case.longest, seed=crc32(case.to_json().encode()))
+    def __init__(self, case: Case, model: Model, longest: int) -> None:
+        self.model, self.longest = model, longest
+        self.reference = Reference(model, longest, seed=crc32(case.to_json().encode()))
         self.tally = Tally()
 
     def judge(self, asked: Asked, output: RequestOutput) -> None:
@@ -74,12 +74,13 @@ class Judge:
         if not params.needs_logprobs:
             _same("logprobs", asked, (said.logprobs, said.cumulative_logprob), (None, None))
             return
-        self._close(asked, "cumulative_logprob", said.cumulative_logprob, answer.total(mode))
+        if not self.reference.is_torn(asked, said.token_ids):
+            self._close(asked, "cumulative_logprob", said.cumulative_logprob, answer.total(mode))
         rows = answer.raw if mode == "raw" else answer.processed
         if params.logprobs is None:
             _same("logprobs", asked, said.logprobs, None)
         else:
-            self._entries(asked, said.logprobs or [], rows, said.token_ids, params.logprobs)
+            self._entries(asked, asked.prompt, said.logprobs or [], rows, said.token_ids, params.logprobs)
 
     def _prompt_logprobs(self, asked: Asked, output: RequestOutput) -> None:
         count = asked.sampling_params().prompt_logprobs
@@ -90,22 +91,26 @@ class Judge:
             _same("first prompt_logprobs", asked, first, None)
             self.model.read(asked.prompt)
             rows = [log_softmax(self.model.after(asked.prompt[:end])) for end in range(1, len(asked.prompt))]
-            self._entries(asked, [entry or {} for entry in entries], rows, asked.prompt[1:], count)
+            entries = [entry or {} for entry in entries]
+            self._entries(asked, asked.prompt[:1], entries, rows, asked.prompt[1:], count)
 
     def _entries(
-        self, asked: Asked, entries: list[dict[int, Logprob]], rows: list[np.ndarray], tokens: list[int], count: int
-    ) -> None:
-        """At each place the token itself, in front, and the `count` likeliest with their ranks."""
+        self, asked: Asked, before: list[int], entries: list[dict[int, Logprob]], rows: list[np.ndarray],
+        tokens: list[int], count: int,
+    ) -> None:  # fmt: skip
+        """At each place behind `before` the token itself, in front, and the `count` likeliest with their ranks."""
         _same("number of logprobs", asked, len(entries), len(tokens))
-        for entry, row, token in zip(entries, rows, tokens, strict=True):
+        for place, (entry, row, token) in enumerate(zip(entries, rows, tokens, strict=True)):
             if next(iter(entry)) != token or not max(count, 1) <= len(entry) <= count + 1:
                 raise Wrong("logprobs", f"{asked.name}: {list(entry)} for token {token} and the {count} likeliest")
+            if self.model.is_torn(before + tokens[:place], self.reference.tie):
+                return
             best = np.sort(row)[::-1]
-            for place, (token_id, told) in enumerate(entry.items()):
+            for number, (token_id, told) in enumerate(entry.items()):
                 self._close(asked, f"log-probability of {token_id}", told.logprob, float(row[token_id]))
                 assert told.rank is not None
                 self._close(asked, f"rank of {token_id}", told.logprob, float(best[told.rank - 1]))
-                if place > 0 and told.rank > count:
+                if number > 0 and told.rank > count:
                     raise Wrong("logprobs", f"{asked.name}: {token_id} is of rank {told.rank}, asked were {count}")
             self.tally.logprobs += len(entry)
 
@@ -126,7 +131,9 @@ class Judge:
             if mine := exact or [completion for completion in left if self._fits(asked, index, completion)]:
                 left.remove(mine[0])
                 self._sequence(asked, index, mine[0], finished=True)
-            elif free.total(params.logprobs_mode) > totals[-1] + CLOSE * self.model.slack:
+            elif free.total(params.logprobs_mode) > totals[-1] + CLOSE * self.model.slack and not (
+                self.reference.is_torn(asked, free.token_ids)
+            ):
                 raise Wrong("best_of", f"{asked.name} leaves out sequence {index}: {free.token_ids}")
         if left:
             raise Wrong("token", f"{asked.name} says what none of its seeds stands for: {left[0].token_ids}")
@@ -150,13 +157,15 @@ class Judge:
             self.tally.ties += 1
             return
         for beam, completion in zip(expected, output.outputs, strict=True):
+            if self.reference.is_torn(asked, beam.token_ids):
+                continue
             self._close(asked, "beam's score", completion.cumulative_logprob, beam.score)
             if params.logprobs is not None:
                 rows = [
                     log_softmax(self.model.after(asked.prompt + beam.token_ids[:place]))
                     for place in range(len(beam.token_ids))
                 ]
-                self._entries(asked, completion.logprobs or [], rows, beam.token_ids, params.logprobs)
+                self._entries(asked, asked.prompt, completion.logprobs or [], rows, beam.token_ids, params.logprobs)
         self.tally.beams += len(expected)
         self.tally.tokens += sum(len(beam.token_ids) for beam in expected)
         if is_plain(params):
@@ -169,7 +178,7 @@ class Judge:
     def _hf_settings(self, asked: Asked) -> tuple[SamplingParams, list[int], int]:
         params = asked.sampling_params()
         ends = [*(params.stop_token_ids or ()), *(() if params.ignore_eos else self.model.spec.eos)]
-        room = self.case.longest - len(asked.prompt)
+        room = self.longest - len(asked.prompt)
         return params, ends, min(params.max_tokens or room, room)
 
     def _hf_greedy(self, asked: Asked, said: CompletionOutput) -> None:
@@ -181,6 +190,8 @@ class Judge:
         if said.token_ids == expected:
             return
         place = _first_difference(said.token_ids, expected)
+        if self.reference.is_torn(asked, expected[:place]):
+            return
         row = self.model.after(asked.prompt + expected[:place])
         is_end = place == min(len(said.token_ids), len(expected))
         if is_end or abs(row[said.token_ids[place]] - row[expected[place]]) > 2 * self.reference.tie:

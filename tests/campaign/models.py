@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from tests.campaign.case import ModelSpec
 from tests.helpers import make_hf_model
 from tests.m1.byte_tokenizer import BOS, EOS, byte_tokenizer
-from tests.m7.rounded_cache import RoundedCache
+from tests.m7.rounded_cache import RoundedCache, rounded
 
 TEXT_VOCAB = 258
 SPECS = [
@@ -26,19 +30,21 @@ SPECS = [
     ModelSpec("qwen3", 1000, 1, 6, 3, 8),
     ModelSpec("qwen3", TEXT_VOCAB, 2, 4, 2, 8, eos=(EOS,), text=True),
     ModelSpec("llama", TEXT_VOCAB, 1, 4, 4, 8, tied=True, eos=(EOS,), text=True),
-    ModelSpec("qwen3", 256, 2, 4, 2, 16, quantized=True),
-    ModelSpec("qwen2", 97, 1, 4, 1, 8, tied=True, eos=(3,), quantized=True),
-    ModelSpec("qwen3", 97, 2, 4, 2, 16, int8_cache=True),
-    ModelSpec("llama", 256, 1, 4, 1, 8, eos=(7,), int8_cache=True),
+    ModelSpec("qwen3", 97, 2, 8, 2, 32, tied=True, eos=(3,)),  # of which two ranks have whole groups of codes
+    ModelSpec("qwen2_moe", 61, 1, 8, 1, 32, eos=(5,)),
     ModelSpec("qwen3_moe", 97, 2, 4, 2, 8, eos=(3,)),
-    ModelSpec("mixtral", 61, 2, 4, 1, 8, tied=True, eos=(5,)),
+    ModelSpec("mixtral", 61, 2, 6, 3, 8, tied=True, eos=(5,)),
+    ModelSpec("qwen2_moe", 61, 2, 4, 2, 8, eos=(3,)),
     ModelSpec("mistral", 61, 2, 4, 2, 16, eos=(3,), window=7),
-    ModelSpec("qwen2", 97, 2, 4, 1, 16, tied=True, window=10),  # of the second layer
+    ModelSpec("qwen2", 97, 2, 4, 1, 16, tied=True, window=10, tables=2),  # of the second layer
     ModelSpec("mixtral", 32, 2, 4, 2, 8, eos=(5,), window=3),
     ModelSpec("qwen3", TEXT_VOCAB, 2, 4, 2, 16, eos=(EOS,), text=True, transformers=True),
     ModelSpec("gpt2", 97, 2, 4, 4, 8, tied=True, eos=(7,), transformers=True),
-    ModelSpec("gemma2", 61, 2, 4, 2, 16, tied=True, eos=(3,), transformers=True, window=6),
-    ModelSpec("gpt_oss", 61, 2, 4, 2, 8, eos=(5,), transformers=True, window=9),
+    ModelSpec("qwen2_moe", 61, 3, 4, 2, 8, eos=(3,), window=5, tables=3),
+    ModelSpec("qwen3_moe", 61, 2, 4, 2, 8, eos=(3,), transformers=True),
+    ModelSpec("gemma2", 61, 3, 4, 2, 16, tied=True, eos=(3,), transformers=True, window=6, tables=3),
+    ModelSpec("gemma3_text", 61, 6, 4, 1, 8, tied=True, eos=(3,), transformers=True, window=7, tables=6),
+    ModelSpec("gpt_oss", 61, 2, 4, 2, 8, eos=(5,), transformers=True, window=9, tables=2),
 ]
 
 
@@ -64,10 +70,7 @@ class Model:
         )
         self.hf.set_attn_implementation("eager")  # torch's has neither a soft-cap nor sinks
         self.hf.save_pretrained(folder)
-        if spec.quantized:
-            for layer in self.hf.model.layers.modules():
-                if isinstance(layer, torch.nn.Linear):
-                    layer.weight.data = torch.from_numpy(rounded(layer.weight.data.numpy()))
+        self._rounded = _round_weights(self.hf, spec.quantization) if spec.quantization else []
         self.tokenizer: Any = None
         if spec.text:
             self.tokenizer = byte_tokenizer()
@@ -75,6 +78,11 @@ class Model:
         self._exact = copy.deepcopy(self.hf).double()
         self._exact.set_experts_implementation("eager")  # the others have no float64
         self._rows: dict[tuple[int, ...], np.ndarray] = {}
+        self._margins: list[torch.Tensor] = []  # of the newest forward's routers, [num_tokens] each
+        self._margin_after: dict[tuple[int, ...], float] = {}
+        for name, module in self._exact.named_modules():
+            if name.endswith((".gate", ".router")):
+                module.register_forward_hook(self._note_margin)
 
     @torch.inference_mode()
     def after(self, token_ids: list[int]) -> np.ndarray:
@@ -88,14 +96,36 @@ class Model:
     def read(self, token_ids: list[int]) -> None:
         """Note the logits after every beginning of a text: in one forward each position sees only what is before it."""
         if tuple(token_ids) not in self._rows:
-            rows = self._exact(torch.tensor([token_ids]), **self._cache()).logits[0].numpy()
+            self._margins.clear()
+            with _Rounding(self._exact, self._rounded) if self._rounds_inputs else nullcontext():
+                rows = self._exact(torch.tensor([token_ids]), **self._cache()).logits[0].numpy()
+            margin = torch.stack(self._margins).amin(0).cummin(0).values.tolist() if self._margins else []
             for length in range(1, len(token_ids) + 1):
-                self._rows.setdefault(tuple(token_ids[:length]), rows[length - 1])
+                beginning = tuple(token_ids[:length])
+                self._rows.setdefault(beginning, rows[length - 1])
+                if margin:
+                    self._margin_after.setdefault(beginning, margin[length - 1])
+
+    def _note_margin(self, _module: Any, _inputs: Any, outputs: tuple[torch.Tensor, ...]) -> None:
+        best = outputs[0].topk(outputs[-1].shape[-1] + 1).values
+        self._margins.append(best[:, -2] - best[:, -1])
+
+    def is_torn(self, token_ids: list[int], tie: float) -> bool:
+        """Whether a router chose an expert by less than `tie` on the way to what follows these tokens: then float32 may
+        have chosen another one, and computed another model."""
+        self.after(token_ids)
+        return self._margin_after.get(tuple(token_ids), math.inf) < tie
+
+    @property
+    def _rounds_inputs(self) -> bool:
+        return (self.spec.quantization or "").endswith("a8")
 
     @property
     def slack(self) -> float:
-        """How many times as far from the reference as float32 is. A number of a key that is nearly between two codes
-        may have the one in float32 and the other in float64."""
+        """How many times as far from the reference as float32 is. A number of a key, or of a product's input, that is
+        nearly between two codes may have the one in float32 and the other in float64."""
+        if self._rounds_inputs:
+            return 2000.0
         return 200.0 if self.spec.int8_cache else 1.0
 
     def _cache(self) -> dict[str, Any]:
@@ -103,6 +133,7 @@ class Model:
 
     def forget(self) -> None:
         self._rows.clear()
+        self._margin_after.clear()
 
     @torch.inference_mode()
     def generate(self, prompt: list[int], **settings: Any) -> Any:
@@ -111,17 +142,41 @@ class Model:
         pad = self.spec.vocab_size - 1
         flags = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True, "pad_token_id": pad}
         settings |= self._cache() if self.spec.int8_cache else {}
-        return self.hf.generate(ids, attention_mask=torch.ones_like(ids), **flags, **settings)
+        with _Rounding(self.hf, self._rounded) if self._rounds_inputs else nullcontext():
+            return self.hf.generate(ids, attention_mask=torch.ones_like(ids), **flags, **settings)
 
 
-def rounded(weight: np.ndarray) -> np.ndarray:
-    """`weight` [out, in] as quantization="w4a16" has to read it back: in groups of 128 columns, or of the next smaller
-    power of two that divides them, whole numbers from -7 to 7 times a seventh of the group's largest weight in size."""
-    outs, size = weight.shape
-    group = next(group for group in (128, 64, 32, 16, 8) if size % group == 0)
-    groups = weight.reshape(outs, -1, group)
-    scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(7)
-    return (np.rint(groups / scale) * scale).reshape(outs, size)
+def group_size(quantization: str, columns: int) -> int:
+    """How many columns of a weight share a scale: 128, or the next smaller power of two that divides them; with
+    "w8a8", all of them."""
+    return next((g for g in (128, 64, 32, 16, 8) if quantization != "w8a8" and columns % g == 0), columns)
+
+
+def _round_weights(hf: Any, quantization: str) -> list[str]:
+    """As the engine has to read them back: whole numbers up to 7, or with "w8a8" 127, in size times the scale of their
+    group. Returns the names of the weights: products' and experts', of the layers."""
+    names, largest = [], 127 if quantization == "w8a8" else 7
+    for name, weight in hf.named_parameters():
+        is_product = weight.dim() == 3 or name.endswith("_proj.weight")
+        if is_product:
+            groups = weight.data.unflatten(-1, (-1, group_size(quantization, weight.shape[-1])))
+            scale = groups.abs().amax(-1, keepdim=True) / largest
+            weight.data = ((groups / scale).round() * scale).flatten(-2)
+            names.append(name)
+    return names
+
+
+class _Rounding(TorchFunctionMode):
+    """What goes into the products with these weights is rounded to 8 bits, each row with its own scale."""
+
+    def __init__(self, model: Any, names: list[str]) -> None:
+        super().__init__()
+        self.weights = {model.get_parameter(name).untyped_storage().data_ptr() for name in names}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear and args[1].untyped_storage().data_ptr() in self.weights:
+            args = (rounded(args[0]), *args[1:])  # by a row, as it is by a head in the cache
+        return func(*args, **(kwargs or {}))
 
 
 class Models:

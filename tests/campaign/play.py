@@ -42,9 +42,13 @@ class Player:
         self.texts: dict[str, list[list[int]]] = {}
         self.open: dict[str, Asked] = {}
         self.failed: set[str] = set()
+        self.longest = 0
 
     def play(self) -> None:
-        engine = _build(self.case, self.model)
+        engine, least, most = _build(self.case, self.model), self.case.longest, self.case.engine["max_model_len"]
+        self.longest = engine.max_model_len
+        if not least <= self.longest <= (least if self.case.model.window is None else most):
+            raise Wrong("longest", f"sequences end at {self.longest} tokens: {least} fit, {most} were asked for")
         watch = Watch(engine)
         coming = sorted(self.case.requests, key=lambda asked: asked.at)
         leaving = [asked for asked in self.case.requests if asked.abort_at is not None]
@@ -103,7 +107,7 @@ class Player:
         return outputs
 
     def judge_all(self) -> Tally:
-        judge = Judge(self.case, self.model)
+        judge = Judge(self.case, self.model, self.longest)
         for asked in self.case.requests:
             output = self.last.get(asked.name)
             if output is not None:
@@ -138,11 +142,10 @@ def _build(case: Case, model: Model) -> LLMEngine:
     kwargs: dict[str, Any] = {"skip_tokenizer_init": model.tokenizer is None, **case.engine}
     spec = case.model
     head_bytes = spec.head_dim + 4 if spec.int8_cache else 4 * spec.head_dim
-    block_bytes = 2 * spec.num_layers * spec.num_kv_heads * head_bytes * case.engine["block_size"]
-    block_bytes //= case.engine.get("tensor_parallel_size", 1) if spec.num_kv_heads > 1 else 1
+    num_kv_heads = -(-spec.num_kv_heads // case.engine.get("tensor_parallel_size", 1))
+    block_bytes = 2 * spec.num_layers * num_kv_heads * head_bytes * case.engine["block_size"]
     kwargs["swap_space"] = (case.swap_blocks + 0.5) * block_bytes / GIB if case.swap_blocks else 0.0
-    if spec.quantized:
-        kwargs["quantization"] = "w4a16"
+    kwargs["quantization"] = spec.quantization
     if spec.transformers:
         kwargs["model_impl"] = "transformers"
     if spec.int8_cache:

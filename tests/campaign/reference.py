@@ -111,6 +111,9 @@ class Reference:
             self._end(answer, params, asked.prompt)
         return answer
 
+    def is_torn(self, asked: Asked, token_ids: list[int]) -> bool:
+        return self.model.is_torn(asked.prompt + token_ids, self.tie)
+
     def edit(self, row: np.ndarray, prompt: list[int], output: list[int], params: SamplingParams) -> np.ndarray:
         """Masks, biases, processors, penalties."""
         row = row.copy()
@@ -155,7 +158,8 @@ class Reference:
             assert said is not None
             probs = _distribution(edited, params)
             if probs[said] == 0.0:
-                if not any(_distribution(self._shaken(edited), params)[said] > 0 for _ in range(64)):
+                could_be = any(_distribution(self._shaken(edited), params)[said] > 0 for _ in range(64))
+                if not could_be and not self.is_torn(asked, answer.token_ids):
                     raise Wrong("impossible token", f"{asked.name} says {said} at {len(answer.token_ids)}")
                 answer.ties += 1
             answer.draws.append(float(probs[:said].sum() + probs[said] * self._rng.random()))
@@ -163,8 +167,8 @@ class Reference:
         token = draw(edited, params, uniform)
         if said is None or said == token:
             return token
-        if not self._is_tie(edited, params, uniform, said):
-            so_far = answer.token_ids
+        so_far = answer.token_ids
+        if not self._is_tie(edited, params, uniform, said) and not self.is_torn(asked, so_far):
             raise Wrong("token", f"{asked.name} says {said} behind {so_far}, the reference {token}")
         answer.ties += 1
         return said

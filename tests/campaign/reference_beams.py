@@ -23,8 +23,8 @@ class Beam:
 
 
 class BeamReference:
-    """The search for one request. `margin` is the least by which anything was decided: where it is tiny, float32 may
-    decide otherwise."""
+    """The search for one request. `margin` is the least by which anything was decided, the experts too: where it is
+    tiny, float32 may decide otherwise."""
 
     def __init__(self, reference: Reference, asked: Asked) -> None:
         self.reference, self.asked = reference, asked
@@ -69,6 +69,8 @@ class BeamReference:
         found = []
         for beam in self.live:
             row = log_softmax(self.reference.model.after(self.asked.prompt + beam.token_ids))
+            if self.reference.is_torn(self.asked, beam.token_ids):
+                self.margin = 0.0
             row = self.reference.edit(row, self.asked.prompt, beam.token_ids, self.params)
             likeliest = (-row).argsort(kind="stable")[: self.width + len(self.ends) + 1]
             found += [Beam([*beam.token_ids, int(t)], beam.score + row[t]) for t in likeliest if row[t] > -math.inf]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tests.campaign.case import Case, ModelSpec, Wrong
@@ -99,6 +100,8 @@ class Shrinker:
                 yield self._changed(lambda case, n=name: case.engine.pop(n, None))
         yield self._changed(lambda case: setattr(case, "swap_blocks", 0))
         yield self._changed(lambda case: setattr(case, "model", ModelSpec()))
+        yield self._changed(lambda case: setattr(case, "model", replace(case.model, quantization=None)))
+        yield self._changed(lambda case: setattr(case, "model", replace(case.model, int8_cache=False)))
 
     def _changed(self, change: Callable[[Case], object]) -> Case:
         candidate = copy.deepcopy(self.case)

@@ -57,7 +57,11 @@ def write_one_slot_too_far(patch: pytest.MonkeyPatch) -> None:
         return inputs
 
     patch.setattr(InputBatch, "prepare", misplacing)
-    # What a slot holds that was never written differs from run to run, and with it how the fault shows itself.
+    clear_caches(patch)
+
+
+def clear_caches(patch: pytest.MonkeyPatch) -> None:
+    """What a slot holds that was never written differs from run to run, and with it how a fault shows itself."""
     build = KVCache.__init__
 
     def cleared(self: KVCache, *args: Any, **kwargs: Any) -> None:
@@ -72,12 +76,13 @@ def see_beyond_windows(patch: pytest.MonkeyPatch) -> None:
     """A layer with a window, a soft-cap or sinks computes as if it had none of them."""
     patch.setattr(Attention, "make_backend", lambda self, kind: kind(
         self.num_heads, self.num_kv_heads, self.head_size, self.scale))  # fmt: skip
+    clear_caches(patch)
 
 
 # By what they may be found.
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
     lose_a_block: {"blocks"},
-    ignore_what_was_said: {"token", "beams"},
+    ignore_what_was_said: {"token", "impossible token", "beams"},
     write_one_slot_too_far: {"token", "impossible token", "beams", "logprobs"},
     see_beyond_windows: {"token", "impossible token", "beams", "logprobs"},
 }

@@ -15,7 +15,7 @@ from folovllm.kv_cache_groups import KVCacheGroups, group_layers
 from folovllm.models.registry import decoder_spec
 from folovllm.models.transformers_model import transformers_spec
 from folovllm.worker.kv_cache import kv_cache_groups
-from tests.helpers import hf_greedy, some
+from tests.helpers import hf_greedy, our_warnings, some
 from tests.m11.models.tiny_types import LLAMA, TYPES, config_of, generate, make_model, make_prompts, run_engine
 
 BLOCK, WINDOW, CHUNK, LONG = 4, 16, 16, 200
@@ -171,3 +171,16 @@ def test_the_most_blocks_of_a_window_by_hand():
     assert [KVCacheGroups((6,), (), 4, chunk).most_blocks(100) for chunk in (1, 8)] == [3, 4]
     assert KVCacheGroups((6,), (), 4, 8).most_blocks(7) == 2
     assert KVCacheGroups((1,), (), 4, 1).most_blocks(100) == 1
+
+
+@pytest.mark.parametrize("num_tokens", [9, 30, 66])
+def test_a_pool_too_small_for_all_groups_lowers_the_length_with_one_line(gemma, num_tokens, caplog):
+    llm = make(gemma[1], num_tokens)
+    longest = llm.engine.max_model_len
+    assert num_tokens <= longest < 256
+    (line,) = our_warnings(caplog)
+    assert line == f"sequences end at {longest} tokens instead of max_model_len=256: the KV cache holds no more"
+    prompts = [PROMPTS[-1][: longest - 5], PROMPTS[-1][:3]]
+    found = tokens(llm, prompts, SamplingParams(temperature=0, ignore_eos=True, max_tokens=256))
+    assert [len(prompt) + len(said) for prompt, said in zip(prompts, found, strict=True)] == [longest] * 2
+    assert found == [hf_greedy(gemma[0], prompt, longest - len(prompt)) for prompt in prompts]
