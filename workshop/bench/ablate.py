@@ -48,7 +48,6 @@ from workshop.bench.rounds import take_turns
 from workshop.bench.sampler import NaiveSampler
 
 COLUMNS = ["feature", "seconds", "seconds_without", "ratio", "low", "high", "sure", "longest_step_ratio", "verdict"]
-STYLES = {"worth it": "green", "costs": "red", "noise": "dim", "too few rounds": "yellow"}
 WARM_UP = 2  # requests
 
 
@@ -253,7 +252,7 @@ def run(args: argparse.Namespace) -> Report:
         "longest step: the same ratio of each round's longest step, which is what others wait for.",
         "Each is changed alone. Together they are not the product: fused layers are C++ kernels where those can run.",
     ]
-    return Report.of(args, f"One feature changed at a time, {model.label}", COLUMNS, lines, notes, styles=STYLES)
+    return Report.of(args, f"One feature changed at a time, {model.label}", COLUMNS, lines, notes)
 
 
 def _line(feature: Feature, with_it: list[Run], without: list[Run]) -> Line:
