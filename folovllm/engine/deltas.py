@@ -13,6 +13,7 @@ vLLM: v1/engine/__init__.py (EngineCoreOutput), v1/engine/output_processor.py (R
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import dataclasses
 from operator import attrgetter
@@ -36,9 +37,13 @@ class DeltaEncoder:
         """The winners are known only at the end: there is one output, the last."""
         self._has_begun = False
         self._delta = OutputDelta()
+        self._sent: dict[int, CompletionOutput] = {}  # by index
 
     def encode(self, output: RequestOutput) -> RequestOutput:
-        gained = self._delta.since_last(output)
+        """A completion that is the same object as before has gained nothing, and is left out."""
+        changed = [each for each in output.outputs if self._sent.get(each.index) is not each]
+        self._sent |= {each.index: each for each in changed}
+        gained = self._delta.since_last(dataclasses.replace(output, outputs=changed))
         # The client has the prompt. Its log-probabilities are all known with the first output.
         gained.prompt, gained.prompt_token_ids = None, []
         if self._has_begun:
@@ -62,9 +67,15 @@ class DeltaDecoder:
         self._detokenizers: dict[int, IncrementalDetokenizer] = {}  # by completion
         self._newest: RequestOutput | None = None
         self._completions: dict[int, CompletionOutput] = {}
+        self._given: dict[int, CompletionOutput] = {}  # copies of those that have not changed since
+
+    @property
+    def num_completions(self) -> int:
+        return len(self._completions)
 
     def add(self, gained: RequestOutput) -> None:
         for piece in gained.outputs:
+            self._given.pop(piece.index, None)
             if self._decoder is not None:
                 piece.text = self._text_of(piece, self._decoder)
             known = self._completions.get(piece.index)
@@ -101,9 +112,11 @@ class DeltaDecoder:
         """
         if self._newest is None:
             raise ValueError("differences must have come before an output is asked for, got none")
-        completions = [
-            dataclasses.replace(each, token_ids=list(each.token_ids)) for _, each in sorted(self._completions.items())
-        ]
+        for index, each in self._completions.items():
+            if index not in self._given:
+                self._given[index] = copy.copy(each)
+                self._given[index].token_ids = list(each.token_ids)
+        completions = [self._given[index] for index in sorted(self._given)]
         return dataclasses.replace(
             self._newest, prompt=self._checked.text, prompt_token_ids=self._checked.token_ids, outputs=completions
         )

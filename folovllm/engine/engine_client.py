@@ -30,7 +30,8 @@ from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
 from folovllm.vllm_names import KnowsVLLM, check_keywords
 
-AT_ONCE = 512  # completions of an output whose texts are made on the event loop, at some 30 µs each
+AT_ONCE = 512  # completions of an output whose texts are made on the event loop, at some 30 µs each; of more, a request
+# that has one output sends the parts as they come
 
 
 class OutputCollector:
@@ -42,10 +43,12 @@ class OutputCollector:
 
     def __init__(self, request_id: str, decoder: DeltaDecoder | None = None) -> None:
         self.request_id, self._decoder = request_id, decoder
+        self.final_only = False  # its reader waits for the last output
         self.is_over = False
         """The last output is here, or an error: nothing that comes later counts."""
         self._newest: RequestOutput | Exception | None = None
         self._late: list[RequestOutput] = []  # of so many completions that their texts would hold the others up
+        self._in_thread = False  # where the decoder is at work
         self._filled = asyncio.Event()
 
     def put(self, output: RequestOutput | Exception) -> None:
@@ -54,11 +57,12 @@ class OutputCollector:
         self.is_over = isinstance(output, Exception) or output.finished
         self._newest = output
         if self._decoder is not None and isinstance(output, RequestOutput):
-            if self._late or len(output.outputs) > AT_ONCE:
+            if self._late or self._in_thread or len(output.outputs) > AT_ONCE:
                 self._late.append(output)
             else:
                 self._decoder.add(output)
-        self._filled.set()
+        if self.is_over or not self.final_only:
+            self._filled.set()
 
     async def get(self) -> RequestOutput:
         """Waits for the next one. Raises what ended the request."""
@@ -69,15 +73,18 @@ class OutputCollector:
         assert self._newest is not None
         if self._decoder is None:
             return self._newest
-        if self._late:
-            await asyncio.to_thread(self._catch_up, self._decoder)
-        return self._decoder.output()
+        if not self._late and self._decoder.num_completions <= AT_ONCE:
+            return self._decoder.output()
+        self._in_thread = True
+        try:
+            return await asyncio.to_thread(self._catch_up, self._decoder)
+        finally:
+            self._in_thread = False
 
-    def _catch_up(self, decoder: DeltaDecoder) -> None:
-        """In a thread, while put() adds nothing: the last one to be added is the last one to go."""
+    def _catch_up(self, decoder: DeltaDecoder) -> RequestOutput:
         while self._late:
-            decoder.add(self._late[0])
-            del self._late[0]
+            decoder.add(self._late.pop(0))
+        return decoder.output()
 
 
 class Done(Coroutine[Any, Any, bool]):
@@ -205,8 +212,9 @@ class EngineClient(KnowsVLLM, ABC):
         number = self._numbers[request_id] = next(self._new_numbers)
         collector = self._collectors[number] = self._collector(request_id, checked)
         try:
-            final_only = kind is RequestOutputKind.FINAL_ONLY
-            request = EngineCoreRequest(request_id, checked, checked.params, priority, final_only)
+            collector.final_only = kind is RequestOutputKind.FINAL_ONLY
+            at_end = collector.final_only and checked.params.n <= AT_ONCE
+            request = EngineCoreRequest(request_id, checked, checked.params, priority, at_end)
             self._send(EngineCoreRequestType.ADD, number, request)
             delta, finished = OutputDelta(), False
             while not finished:

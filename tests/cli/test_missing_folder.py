@@ -10,7 +10,7 @@ import pytest
 MESSAGE = "model must be 'embedded', a folder or a hub id, got '/nosuch': no such folder"
 COMMANDS = [
     "serve /nosuch", "serve --model /nosuch", "generate Hi --model /nosuch", "chat --model /nosuch",
-    "quantize /nosuch quantized", "bench latency --model /nosuch", "bench serve-load --model=/nosuch",
+    "quantize /nosuch quantized", "bench latency --model /nosuch", "bench throughput --model=/nosuch",
 ]  # fmt: skip
 # What is None there cannot be imported.
 BEGIN = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"

@@ -16,6 +16,7 @@ from folovllm import LLM, AsyncLLM, EngineDeadError, SamplingParams, StructuredO
 from folovllm.engine.engine_client import EngineClient
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
+from folovllm.tracing.attach import TraceFile
 from tests.helpers import in_a_fork
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "device": "cpu", "max_model_len": 64}
@@ -63,7 +64,7 @@ def test_a_fork_that_ends_as_a_program_does_leaves_its_parents_engine_alone() ->
 
 def test_an_llm_goes_on_in_a_fork_and_its_trace_stays_its_parents(tmp_path: Path) -> None:
     """With a form, whose masks the parent has computed in a thread."""
-    llm = LLM(trace=tmp_path / "trace", **ENGINE)
+    llm = LLM(observers=[TraceFile(tmp_path / "trace")], **ENGINE)
     form = SamplingParams(temperature=0, max_tokens=8, structured_outputs=StructuredOutputsParams(regex="[ab]{8}"))
 
     def texts() -> list[str]:

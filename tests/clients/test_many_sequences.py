@@ -7,12 +7,14 @@ import threading
 
 import pytest
 
-from folovllm import LLMEngine, SamplingParams
-from folovllm.engine import output_processor
-from folovllm.engine.deltas import DeltaDecoder
+from folovllm import AsyncLLM, LLMEngine, SamplingParams
+from folovllm.engine import engine_client, output_processor
+from folovllm.engine.deltas import DeltaDecoder, DeltaEncoder
 from folovllm.engine.engine_client import AT_ONCE, OutputCollector
 from folovllm.engine.input_processor import Checked
+from folovllm.engine.messages import EngineCoreOutputs
 from folovllm.outputs import CompletionOutput, RequestOutput
+from folovllm.sampling_params import RequestOutputKind
 from tests.m2.support import make_engine
 
 MANY, ROWS = 60, 4
@@ -34,14 +36,19 @@ def test_what_has_no_new_token_is_not_made_again(engine: LLMEngine, monkeypatch:
     params = SamplingParams(n=MANY, max_tokens=3, ignore_eos=True, seed=0)
     engine.add_request("many", "once", params)
     assert engine.output_processor.sequences == {}
-    steps = 0
+    steps, encoder, decoder = 0, DeltaEncoder(params), DeltaDecoder(Checked("once", [1], params, None))
     while engine.has_unfinished_requests():
         made.clear()
         outputs = engine.step()
         steps += 1
         assert len(made) <= ROWS + 1
+        for output in outputs:
+            decoder.add(sent := encoder.encode(output))
+            assert [each.index for each in sent.outputs] == made
+            assert [each.token_ids for each in decoder.output().outputs] == [each.token_ids for each in output.outputs]
     assert steps >= 3 * MANY // (ROWS + 1)
     (output,) = outputs
+    assert decoder.output().outputs == output.outputs
     assert [each.index for each in output.outputs] == list(range(MANY))
     assert {len(each.token_ids) for each in output.outputs} == {3}
     assert {each.finish_reason for each in output.outputs} == {"length"}
@@ -69,3 +76,21 @@ def test_many_texts_are_not_made_on_the_event_loop(counts: list[int], monkeypatc
     assert [each.token_ids for each in output.outputs] == expected
     late = next((place for place, count in enumerate(counts) if count > AT_ONCE), len(counts))
     assert wheres == [place < late for place in range(len(counts))]
+
+
+@pytest.mark.parametrize("at_once", [3, 4])
+def test_the_one_output_of_many_comes_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "AT_ONCE", at_once)
+    params = SamplingParams(n=4, max_tokens=5, ignore_eos=True, seed=0, output_kind=RequestOutputKind.FINAL_ONLY)
+
+    async def read() -> tuple[list[RequestOutput], int]:
+        messages, llm = list[EngineCoreOutputs | Exception](), AsyncLLM(device="cpu", max_model_len=64)
+        take = llm.receive
+        monkeypatch.setattr(llm, "receive", lambda message: (messages.append(message), take(message)))
+        outputs = [output async for output in llm.generate("once", params)]
+        await llm.shutdown()
+        return outputs, sum(len(each.outputs) for each in messages if isinstance(each, EngineCoreOutputs))
+
+    outputs, num_sent = asyncio.run(read())
+    assert [len(each.token_ids) for output in outputs for each in output.outputs] == [5] * 4
+    assert (num_sent > 1) == (at_once < 4)

@@ -127,7 +127,7 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: 
         ("complete", "vLLM has this, FoloVLLM does not: `folovllm generate PROMPT`"),
         ("run-batch -i x", "vLLM has this, FoloVLLM does not: LLM.generate() takes a list"),
         ("collect-env", "vLLM has this, FoloVLLM does not: `folovllm info`"),
-        ("bench serve", "vLLM has this, FoloVLLM does not: `folovllm bench serve-load`"),
+        ("bench startup", "vLLM has this, FoloVLLM does not: `folovllm bench latency`"),
         ("serve --max-model-len 1.2345k", "must be a whole number, got '1.2345k'"),
         ("serve --max-model-len many", "must be a whole number, such as 4096, 4k or 4K"),
         ("serve a --model b", "model must be given once, got 'a' and 'b'"),
@@ -152,7 +152,7 @@ def test_what_cannot_be_is_one_line(argv: str, said: str, capsys: pytest.Capture
         ("-q fp8 --device-memory-utilization 0.5", {"quantization": "fp8", "gpu_memory_utilization": 0.5}),
         ("--load-format safetensors --model-impl vllm", {"load_format": "auto", "model_impl": "folovllm"}),
         ("--max-model-len auto --performance-mode balanced --hf-token", {"hf_token": True}),
-        ("--structured-outputs-config.backend xgrammar --distributed-executor-backend mp --no-enable-lora", {}),
+        ("--structured-outputs-config.backend xgrammar --enable-request-id-headers --no-enable-lora", {}),
     ],
 )
 def test_what_vllm_spells_otherwise_is_an_option_here(argv: str, options: dict[str, Any]) -> None:
@@ -205,6 +205,14 @@ def test_no_argument_of_vllms_is_unknown(capsys: pytest.CaptureFixture[str]) -> 
             assert vllm_names.check_argument(name, default) in ("", vllm_names.names()["without_effect"].get(name))
     assert len(refused) > 150
     assert all(vllm_names.is_option(f"--{option}") for option in vllm_names.names()["options of other commands"])
+
+
+@pytest.mark.parametrize("command", vllm_names.names()["commands"].values())
+def test_what_stands_for_a_command_of_vllms_is_one(command: str) -> None:
+    if words := re.findall(r"`folovllm ([a-z]+)( [a-z]+)?", command):
+        with pytest.raises(SystemExit) as ended:
+            build_parser().parse([*"".join(words[0]).split(), "--help"])
+        assert ended.value.code == 0
 
 
 def test_no_keyword_of_vllms_is_unknown() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
 from folovllm.serving.openai.background import at_once
+from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_completion import CompletionServing
@@ -20,11 +23,7 @@ def served(kind: type, backend, **fields):
     """One kind of answers without an engine: only what names tokens."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
 
-    class Around:
-        pass
-
-    serving = Around()
-    serving.tokenizer, serving.token_bytes = tokenizer, TokenBytes(tokenizer)
+    serving = SimpleNamespace(tokenizer=tokenizer, token_bytes=TokenBytes(tokenizer), options=ServerOptions())
     return kind(serving)
 
 

@@ -22,6 +22,8 @@ ChoiceDelta = tuple[int, bool, CompletionOutput]
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _DEPTH = 5
 """An answer, its choices, one of them, its log-probabilities: at the fifth level is a row of them, of one token."""
+_OF_A_CHOICE = 2
+"""Values, by the time that its fields take."""
 
 
 class EncodedResponse(Response):
@@ -73,8 +75,8 @@ def usage(outputs: Iterable[RequestOutput], *, drop_tokens: bool = False) -> dic
 
 
 def size(deltas: list[ChoiceDelta], echoed: RequestOutput | None = None) -> int:
-    """About how many values there are to write: log-probabilities, and characters where there are many."""
-    total = 0
+    """About how many values there are to write: choices, log-probabilities, and characters where there are many."""
+    total = len(deltas) * _OF_A_CHOICE
     for _, begins, choice in deltas:
         total += len(choice.text) // 10 + _num_values(choice.logprobs)
         if begins and echoed is not None:

@@ -95,8 +95,9 @@ class OpenAIServing(ABC, Generic[B]):
         check: Check,
     ) -> Burst:
         counts = body.stream_options is not None and body.stream_options.continuous_usage_stats
+        counted = usage([output]) if counts else None
         events = [
-            {**start, **chunk, "usage": usage([output]) if counts else None}
+            {**start, **chunk, "usage": counted}
             for each in deltas
             if (chunk := self.make_chunk(body, output, each, kept, check)) is not None
         ]
