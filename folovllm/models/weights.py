@@ -4,11 +4,6 @@ The model says, for each checkpoint name, which view of its parameters that tens
 parameter such as qkv has three such views. Whether files and model fit is found out beforehand (checkpoint.py); loading
 is then one loop: read a tensor, find its slot, copy.
 
-    checkpoint                              parameter
-    layers.0.self_attn.q_proj.weight  ──▶  qkv_proj.weight[0:q]
-    layers.0.self_attn.k_proj.weight  ──▶  qkv_proj.weight[q:q+kv]
-    layers.0.self_attn.v_proj.weight  ──▶  qkv_proj.weight[q+kv:]
-
 vLLM: model_executor/model_loader/default_loader.py, dummy_loader.py
 """
 

@@ -4,8 +4,7 @@
     beam      reports the likeliest tokens, draws nothing     use_beam_search
     others    as path_of() in filters.py says                 top_k, top_p, min_p, temperature alone
 
-Built once for the same rows, used for each of their steps. How a row is sampled follows from its own parameters alone:
-so a seeded row draws the same tokens in any batch.
+Built once for the same rows, used for each of their steps.
 
 vLLM: v1/sample/metadata.py
 """

@@ -1,7 +1,5 @@
 """Six helpers for code outside the package, which imports them from here by these names.
 
-torch is imported inside the functions, so that importing this module costs nothing.
-
 vLLM: none
 """
 

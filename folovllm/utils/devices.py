@@ -1,7 +1,5 @@
 """What this machine can do: which device, how much memory, and whether the CPU multiplies bfloat16.
 
-Everything that touches torch imports it inside the function, so that importing this module costs nothing.
-
 vLLM: vllm/platforms/
 """
 

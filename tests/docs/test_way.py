@@ -89,7 +89,7 @@ def test_the_hours_and_exercises_that_are_said_are_those_of_the_way():
     read = lambda path: (ROOT / path).read_text(encoding="utf-8")  # noqa: E731
     ways = [minutes_of(way(f"m{number}", "en", read)) for number in NUMBERS]
     reading, writing = (sum(part) / 60 for part in zip(*ways, strict=True))
-    hours = 1 + round(reading + writing)
+    hours = 1 + round(reading) + round(writing)
     said = {
         "README.md": f"about {hours} hours: one for the first file, {reading:.0f} of reading, {writing:.0f} of writing",
         "README.zh.md": f"约 {hours} 小时：第一个文件 1 小时，阅读 {reading:.0f} 小时，写代码 {writing:.0f} 小时",

@@ -1,8 +1,7 @@
 """SamplingParams: everything a request may ask about how its tokens are chosen, and when to stop.
 
 Plain data, checked when it is made and again when a request takes it, so that the sampler never has to. Fields may be
-set in between: what follows from them is computed when read or checked. Fields and their meanings are vLLM's. How the
-settings act on the logits, and in which order, is the sampler's business.
+set in between: what follows from them is computed when read or checked. Fields and their meanings are vLLM's.
 
 vLLM: vllm/sampling_params.py
 """

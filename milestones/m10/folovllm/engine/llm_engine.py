@@ -4,8 +4,8 @@
                                        ▲             │
                                        └─ next step ─┘
 
-A step is one forward for all sequences that take part, and one token for each of them. Requests join and leave between
-steps. Threads may share an engine: each call has it to itself, and the requests of all are computed together.
+Requests join and leave between steps. Threads may share an engine: each call has it to itself, and the requests of all
+are computed together.
 
 vLLM: v1/engine/llm_engine.py
 """
@@ -183,8 +183,7 @@ class LLMEngine:
     ) -> Generator[RequestOutput, None, None]:
         """Generate for one prompt; yields, per step, only what is new (text, token_ids and logprobs are deltas).
 
-        Other requests may be in the engine and other streams may be open: each gets its own outputs, whichever of them
-        steps the engine.
+        Other requests and streams may be in the engine: each gets its own outputs, whichever of them steps it.
         Closing the iterator before its end aborts the request; aborting the request ends the iterator.
 
         Raises:

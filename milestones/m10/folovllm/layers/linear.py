@@ -15,8 +15,6 @@ The two ends of the vocabulary are matrices [vocab_size, hidden]: token id -> ve
     untied   logits = h @ W.T      two matrices: bigger models can afford it, and the two jobs (to represent a token as
                                    input; to score it as output) need not agree on one vector.
 
-Tied, the same numbers are used in two ways: the embedding reads single rows, the head multiplies by all of them.
-
 vLLM: model_executor/layers/linear.py, model_executor/layers/vocab_parallel_embedding.py
 """
 

@@ -4,8 +4,6 @@
         ▲                                                                              │
         └──────────── update_from_output()  tokens are appended  ◀─────────────────────┘
 
-Requests join and leave between two steps.
-
 vLLM: v1/engine/core.py (EngineCore.step)
 """
 

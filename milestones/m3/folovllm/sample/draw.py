@@ -4,8 +4,7 @@
 - Exponential race: column i finishes at time Exp(1) / weight_i; the first to finish is i with probability
   weight_i / sum of weights. No sums, no search, hence the better one where thousands of threads run at once.
 
-Neither can return a column of weight zero. Both consume exactly one call of a row's own generator. Of a row that
-cannot be drawn from at all, mark_failed_draws() says.
+Neither can return a column of weight zero. Both consume exactly one call of a row's own generator.
 
 vLLM: v1/sample/ops/topk_topp_sampler.py (random_sample)
 """

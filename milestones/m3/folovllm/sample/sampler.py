@@ -3,9 +3,6 @@
     masks ─▶ bias ─▶ custom ─▶ penalties ─▶ temperature ─▶ top-k ─▶ top-p ─▶ min-p ─▶ draw
     └─ edits of a few logits, float32 ──┘   └─ among the likeliest tokens, float64 ──────┘
 
-Raw logprobs are the log-softmax of the logits as they came in; processed ones describe what the token was
-drawn from.
-
 vLLM: v1/sample/sampler.py, v1/worker/gpu/sample/sampler.py
 """
 

@@ -10,9 +10,6 @@ requests and to hand out what has come; everything else that touches the engine 
 
 A consumer that is slow loses nothing: outputs are cumulative, so only the newest one waits for it.
 
-The loop task belongs to one event loop, and so does everything that is called here. When that event loop has ended, the
-next one to call becomes the one; while it lives, a call from another is refused.
-
 vLLM: v1/engine/async_llm.py, v1/engine/output_processor.py (RequestOutputCollector)
 """
 

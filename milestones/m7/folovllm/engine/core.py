@@ -3,8 +3,6 @@
     one after the other   schedule N ─▶ execute N ─▶ get_output N ─▶ update N ─▶ schedule N+1 …
     running ahead         schedule N ─▶ execute N ─▶ schedule N+1 ─▶ execute N+1 ─▶ get_output N ─▶ update N ─▶ …
 
-Requests join and leave between two steps.
-
 vLLM: v1/engine/core.py (EngineCore.step, step_with_batch_queue)
 """
 

@@ -1,8 +1,7 @@
 """The decoder that Qwen3, Qwen2, Llama and Mistral share. They differ in a few switches (registry.py).
 
-Tokens of all sequences are flat in one dimension, [num_tokens]: there is no batch dimension and no padding. Only
-attention needs to know where one sequence ends and the next begins, from AttentionMetadata; everything else
-works on rows.
+Tokens of all sequences are flat in one dimension, [num_tokens], without padding. Only attention needs to know where one
+sequence ends and the next begins, from AttentionMetadata; everything else works on rows.
 
     ids ─ embed ─▶ x ─┬─ norm ─ qkv ─ rope ─ attention ─ o ─▶ (+) ─┬─ norm ─ gate·up ─ down ─▶ (+) ─▶ … ─ norm ─▶ hidden
                       └──────────────── residual ─────────────┘    └────────── residual ────────┘
