@@ -180,7 +180,7 @@ class LLM(KnowsVLLM):
             conversation_to_prompt(
                 self.engine.tokenizer,
                 conversation,
-                chat_template=chat_template or self._chat_template,
+                chat_template=self._chat_template if chat_template is None else chat_template,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 chat_template_kwargs=chat_template_kwargs,

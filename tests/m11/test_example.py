@@ -16,5 +16,5 @@ def test_tokens_are_equal_and_a_refusal_has_its_reason(monkeypatch):
     assert gpt_oss.endswith("; 128 tokens take 16 + 5 blocks")  # of 8: a window of 16, and chunks of 16
     assert bloom == (
         "bloom: refused. model_impl 'transformers' cannot compute model_type 'bloom': 0 of its 4 layers ask for "
-        "attention: the others have some of their own, or none"
+        "attention: the others have some of their own, or none, or share a module"
     )
