@@ -151,7 +151,6 @@ class Attention(nn.Module):
 BACKENDS = {
     "triton": "folovllm.attention.backends.triton.TritonBackend",
     "turing": "folovllm.attention.backends.turing.TuringBackend",
-    "flash_attn": "folovllm.attention.backends.flash_attn.FlashAttnBackend",
     "cpu": "folovllm.attention.backends.cpu.CPUBackend",
     "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",
     "dense": "folovllm.attention.backends.dense.DenseBackend",

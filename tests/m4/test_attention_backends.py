@@ -13,7 +13,6 @@ import torch
 import folovllm
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
 from folovllm.attention.backends.dense import DenseBackend
-from folovllm.attention.backends.flash_attn import FlashAttnBackend
 from tests.helpers import names, thinned
 from tests.m4.attention_reference import BATCHES, SHAPES, Shape, make_case
 
@@ -69,36 +68,32 @@ def test_triton_takes_any_head_size_and_any_block_size(head_size: int, block_siz
 
 
 def test_the_order_of_preference() -> None:
-    ours = [name for name in BACKENDS if name in ("triton", "flash_attn", "paged_torch", "dense")]
-    assert ours == ["triton", "flash_attn", "paged_torch", "dense"]
+    ours = [name for name in BACKENDS if name in ("triton", "paged_torch", "dense")]
+    assert ours == ["triton", "paged_torch", "dense"]
 
 
 def test_on_a_cpu_no_interpreter_is_picked_unasked() -> None:
-    assert select_backend(None, CPU).name not in ("triton", "flash_attn")
-
-
-def test_what_needs_a_gpu_says_so_without_one() -> None:
-    with pytest.raises(ValueError, match="attention_backend 'flash_attn' cannot run on cpu: needs a CUDA device"):
-        select_backend("flash_attn", CPU)
+    assert select_backend(None, CPU).name != "triton"
 
 
 def test_without_the_interpreter_triton_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert get_backend_class("triton").unavailable_reason(CPU) == "needs a CUDA device"
+    with pytest.raises(ValueError, match="attention_backend 'triton' cannot run on cpu: needs a CUDA device"):
+        select_backend("triton", CPU)
 
 
-@pytest.mark.parametrize(("name", "package"), [("triton", "triton"), ("flash_attn", "flash-attn")])
-def test_a_missing_package_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = get_backend_class(name)
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = get_backend_class("triton")
     monkeypatch.setattr(sys.modules[backend.__module__], "find_spec", lambda wanted: None)
-    assert f"{package} is not installed" in str(backend.unavailable_reason(torch.device("cuda")))
+    assert "triton is not installed" in str(backend.unavailable_reason(torch.device("cuda")))
 
 
 def test_the_package_needs_no_triton(tmp_path: Path) -> None:
     """Every backend's module is imported to ask whether it can run, so none may import what may be missing."""
     code = """
 import sys
-sys.modules |= dict.fromkeys(("triton", "flash_attn"))
+sys.modules["triton"] = None
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
 import torch
 print(*(get_backend_class(name).name for name in BACKENDS), select_backend(None, torch.device("cpu")).name)
@@ -108,13 +103,6 @@ print(*(get_backend_class(name).name for name in BACKENDS), select_backend(None,
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=env
     )
     assert done.stdout.split()[: len(BACKENDS)] == list(BACKENDS)
-
-
-def test_flash_attn_refuses_blocks_that_it_cannot_read() -> None:
-    backend = FlashAttnBackend(4, 2, 64, 0.125)
-    with pytest.raises(ValueError, match="block_size must be a multiple of 256 for attention_backend 'flash_attn'.*16"):
-        backend.kv_cache_shape(3, 16)
-    assert backend.kv_cache_shape(3, 512) == (2, 3, 512, 2, 64)
 
 
 def test_a_backend_that_cannot_run_here_says_why(monkeypatch):

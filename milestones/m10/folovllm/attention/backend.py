@@ -102,7 +102,6 @@ class Attention(nn.Module):
 # The order is the order of preference.
 BACKENDS = {
     "triton": "folovllm.attention.backends.triton.TritonBackend",
-    "flash_attn": "folovllm.attention.backends.flash_attn.FlashAttnBackend",
     "cpu": "folovllm.attention.backends.cpu.CPUBackend",
     "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",
     "dense": "folovllm.attention.backends.dense.DenseBackend",
