@@ -147,8 +147,8 @@ class Metrics:
         for length in lengths:
             self.generation.observe(length)
         reasons = collections.Counter(completion.finish_reason or "abort" for completion in output.outputs)
-        for reason, times in reasons.items():
-            self.success(reason, times)
+        for reason, number in reasons.items():
+            self.success(reason, number)
         times = output.metrics
         if times is None or times.first_scheduled_time is None or times.first_token_time is None:
             return
