@@ -61,8 +61,8 @@ class _BenchParser(Parser):
         if bench is not None:
             named = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
             named.add_argument("--model")
-            if model := named.parse_known_args(*args)[0].model:
-                resolve_model_path(model, weights=False)  # before torch is imported
+            if bench.traced and (model := named.parse_known_args(*args)[0].model):
+                resolve_model_path(model, weights=False)  # that engine's, before torch is imported
             module = import_module(bench.module)
             module.add_arguments(self)
             self.set_defaults(run=lambda given: _run(module, given))

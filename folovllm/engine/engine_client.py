@@ -30,8 +30,9 @@ from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
 from folovllm.vllm_names import KnowsVLLM, check_keywords
 
-AT_ONCE = 512  # completions of an output whose texts are made on the event loop, at some 30 µs each; of more, a request
-# that has one output sends the parts as they come
+AT_ONCE = 512
+"""Completions whose texts are made on the event loop, at some 30 µs each. Of a request with more of them the engine
+sends parts as they come, even where the reader waits for the last output."""
 
 
 class OutputCollector:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,24 @@ def test_required_calls_are_of_the_tools_that_there_are(client: OpenAI) -> None:
                 continue  # cut within it
             jsonschema.validate(json.loads(call.function.arguments), WEATHER if call.function.name != "now" else {})
     assert seen == {"get_weather", "now"}
+
+
+@pytest.mark.parametrize("history", [lambda said: said, ChatCompletionMessage.model_dump], ids=["message", "dict"])
+def test_a_conversation_goes_on_after_a_call(client: OpenAI, history: Callable[[ChatCompletionMessage], Any]) -> None:
+    """As OpenAI's guide does it: what was answered goes back as it is, and each call's result with its id."""
+    ask, first = {**ASK, "max_tokens": 60}, client.chat.completions.create(**ASK, tool_choice=NAMED)
+    said = first.choices[0].message
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in said.tool_calls or ()]
+    messages = [{"role": "developer", "content": "Be brief."}, *ASK["messages"], history(said), *results]
+    text = client.chat.completions.create(**{**ask, "messages": messages}, tool_choice="none")
+    assert (text.choices[0].message.tool_calls, bool(text.choices[0].message.content)) == (None, True)
+    assert text.usage
+    assert first.usage
+    assert text.usage.prompt_tokens > first.usage.prompt_tokens
+    more = [*messages, history(text.choices[0].message), {"role": "user", "content": "And in 北京?"}]
+    again = client.chat.completions.create(**{**ask, "messages": more}, tool_choice=NAMED)
+    assert streamed(client, **{**ask, "messages": more}, tool_choice=NAMED)[1] == called(again.choices[0].message)
+    jsonschema.validate(called(again.choices[0].message)[0][1], WEATHER)
 
 
 def test_parallel_calls_can_be_ruled_out(client: OpenAI) -> None:

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from folovllm.bench.shapes import ModelShape
 from folovllm.bench.workload import shape_config
+from folovllm.entrypoints.cli.main import main
 from folovllm.simulator.cost_model import Roofline
 from folovllm.simulator.devices import Device, find_device
 
@@ -111,6 +112,7 @@ def test_any_config_json_is_a_model(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(SMALL_CONFIG))
     shape = ModelShape.of(str(tmp_path))
     assert (shape.kv_heads, shape.head_dim, shape.tied) == (4, 16, False)
+    assert main(["bench", "simulate", "--num-requests", "2", "--model", str(tmp_path / "config.json")]) == 0
 
 
 @pytest.mark.parametrize(

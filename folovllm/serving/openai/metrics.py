@@ -7,6 +7,7 @@ vLLM: v1/metrics/loggers.py
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import time
 from bisect import bisect_left
@@ -135,17 +136,19 @@ class Metrics:
     def observe(self, num_prompts: int) -> _Observed:
         return _Observed(self, num_prompts)
 
-    def success(self, reason: str) -> None:
-        self._success.labels(self._model_name, reason).inc()
+    def success(self, reason: str, times: int = 1) -> None:
+        self._success.labels(self._model_name, reason).inc(times)
 
     def finished(self, output: RequestOutput) -> None:
         """By the engine's clock, which is not held up by readers."""
         lengths = [len(completion.token_ids) for completion in output.outputs]
         self.prompt.observe(len(output.prompt_token_ids))
         self.longest.observe(max(lengths))
-        for completion, length in zip(output.outputs, lengths, strict=True):
+        for length in lengths:
             self.generation.observe(length)
-            self.success(completion.finish_reason or "abort")
+        reasons = collections.Counter(completion.finish_reason or "abort" for completion in output.outputs)
+        for reason, number in reasons.items():
+            self.success(reason, number)
         times = output.metrics
         if times is None or times.first_scheduled_time is None or times.first_token_time is None:
             return
