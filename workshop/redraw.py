@@ -16,6 +16,7 @@ from milestones.site.source import ROOT
 from workshop import (
     figures_m2,
     figures_m3,
+    figures_m11,
     first_hour_notebook,
     glossary_page,
     running_example,
@@ -32,7 +33,7 @@ def files() -> Iterator[tuple[Path, str]]:
     """What is written where."""
     for name, svg in drawn().items():
         yield FOLDER / name, svg
-    for milestone, cards in (("m2", figures_m2.cards()), ("m3", figures_m3.cards())):
+    for milestone, cards in (("m2", figures_m2.cards()), ("m3", figures_m3.cards()), ("m11", figures_m11.cards())):
         for name, card in cards.items():
             yield FOLDER / milestone / f"{name}.svg", str(card)
     for milestone, trace in running_example.stored().items():
