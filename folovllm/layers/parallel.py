@@ -31,7 +31,7 @@ ROWS = ("o_proj", "down_proj")  # cut by inputs
 
 class RowParallelMethod(LinearMethod):
     """Around another method: where a layer has some of a weight's columns, its product is a sum over the ranks.
-    Where inputs are rounded (w8a8, w4a8), each rank rounds its own columns, with their scale: tokens may be others.
+    Of rows rounded whole (inputs: w8a8, w4a8; weights on loading: w8a8) each rank rounds its part: tokens may differ.
 
     columns: how many each of ROWS has in all, and those of a layer with experts, which makes one sum for all of them.
     """

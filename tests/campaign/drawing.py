@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.campaign.case import Asked, Case, ModelSpec
-from tests.campaign.models import SPECS, group_size
+from tests.campaign.models import SPECS, columns_together
 
 WORDS = ["a", "e", "the", "ab", "zz"]
 
@@ -32,12 +32,8 @@ def draw_case(seed: int, number: int) -> Case:
 def _can_be_cut(spec: ModelSpec, ranks: int) -> bool:
     if spec.transformers or spec.num_heads % ranks or (spec.num_kv_heads % ranks and ranks % spec.num_kv_heads):
         return False
-    if spec.quantization is None:
-        return True
-    if spec.quantization.endswith("a8"):
-        return False  # each rank rounds its part of a row by its own scale
-    columns = spec.num_heads * spec.head_dim  # of o_proj; a rank has whole groups of them
-    return columns // ranks % group_size(spec.quantization, columns) == 0
+    columns = spec.num_heads * spec.head_dim  # of o_proj
+    return columns // ranks % columns_together(spec.quantization, columns) == 0
 
 
 class _Drawing:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from folovllm.distributed.parallel_state import part
 from tests.campaign.case import ModelSpec
 from tests.helpers import make_hf_model
 from tests.m1.byte_tokenizer import BOS, EOS, byte_tokenizer
@@ -49,9 +50,10 @@ SPECS = [
 
 
 class Model:
-    """One of them. `hf` answers in float32, as a user's would; `after` in float64, for the reference."""
+    """One of them. `hf` answers in float32, as a user's would; `after` in float64, for the reference. ranks: of the
+    engines that it is held against."""
 
-    def __init__(self, spec: ModelSpec, folder: Path) -> None:
+    def __init__(self, spec: ModelSpec, folder: Path, ranks: int) -> None:
         self.spec, self.folder = spec, folder
         window = {"sliding_window": spec.window, "use_sliding_window": True, "max_window_layers": 1}
         self.hf: Any = make_hf_model(
@@ -70,13 +72,13 @@ class Model:
         )
         self.hf.set_attn_implementation("eager")  # torch's has neither a soft-cap nor sinks
         self.hf.save_pretrained(folder)
-        self._rounded = _round_weights(self.hf, spec.quantization) if spec.quantization else []
+        self._shares = _round_weights(self.hf, spec.quantization, ranks) if spec.quantization else {}
         self.tokenizer: Any = None
         if spec.text:
             self.tokenizer = byte_tokenizer()
             self.tokenizer.save_pretrained(folder)
+        self.hf.set_experts_implementation("eager")  # the others have no float64, and no product that is rounded
         self._exact = copy.deepcopy(self.hf).double()
-        self._exact.set_experts_implementation("eager")  # the others have no float64
         self._rows: dict[tuple[int, ...], np.ndarray] = {}
         self._margins: list[torch.Tensor] = []  # of the newest forward's routers, [num_tokens] each
         self._margin_after: dict[tuple[int, ...], float] = {}
@@ -97,7 +99,7 @@ class Model:
         """Note the logits after every beginning of a text: in one forward each position sees only what is before it."""
         if tuple(token_ids) not in self._rows:
             self._margins.clear()
-            with _Rounding(self._exact, self._rounded) if self._rounds_inputs else nullcontext():
+            with _Rounding(self._exact, self._shares) if self._rounds_inputs else nullcontext():
                 rows = self._exact(torch.tensor([token_ids]), **self._cache()).logits[0].numpy()
             margin = torch.stack(self._margins).amin(0).cummin(0).values.tolist() if self._margins else []
             for length in range(1, len(token_ids) + 1):
@@ -142,7 +144,7 @@ class Model:
         pad = self.spec.vocab_size - 1
         flags = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True, "pad_token_id": pad}
         settings |= self._cache() if self.spec.int8_cache else {}
-        with _Rounding(self.hf, self._rounded) if self._rounds_inputs else nullcontext():
+        with _Rounding(self.hf, self._shares) if self._rounds_inputs else nullcontext():
             return self.hf.generate(ids, attention_mask=torch.ones_like(ids), **flags, **settings)
 
 
@@ -152,30 +154,43 @@ def group_size(quantization: str, columns: int) -> int:
     return next((g for g in (128, 64, 32, 16, 8) if quantization != "w8a8" and columns % g == 0), columns)
 
 
-def _round_weights(hf: Any, quantization: str) -> list[str]:
+def columns_together(quantization: str | None, columns: int) -> int:
+    """Of a weight that is cut by inputs each rank has a multiple of so many columns."""
+    if quantization in (None, "w8a8"):
+        return 8 if quantization else 1
+    return group_size(quantization, columns)
+
+
+def _round_weights(hf: Any, quantization: str, ranks: int) -> dict[str, list[int]]:
     """As the engine has to read them back: whole numbers up to 7, or with "w8a8" 127, in size times the scale of their
-    group. Returns the names of the weights: products' and experts', of the layers."""
-    names, largest = [], 127 if quantization == "w8a8" else 7
+    group. Returns the names of the weights, products' and experts' of the layers, with the number of columns of each
+    rank, which rounds whole rows by itself; [all of them]: it is not cut by inputs."""
+    shares, largest = {}, 127 if quantization == "w8a8" else 7
     for name, weight in hf.named_parameters():
-        is_product = weight.dim() == 3 or name.endswith("_proj.weight")
-        if is_product:
-            groups = weight.data.unflatten(-1, (-1, group_size(quantization, weight.shape[-1])))
-            scale = groups.abs().amax(-1, keepdim=True) / largest
-            weight.data = ((groups / scale).round() * scale).flatten(-2)
-            names.append(name)
-    return names
+        if weight.dim() == 3 or name.endswith("_proj.weight"):
+            columns, is_cut = weight.shape[-1], "o_proj" in name or "down_proj" in name
+            size, unit = group_size(quantization, columns), columns_together(quantization, columns)
+            shares[name] = [len(part(columns, rank, ranks, unit)) for rank in range(ranks)] if is_cut else [columns]
+            parts = []
+            for share in weight.data.split(shares[name], -1):
+                groups = share.unflatten(-1, (-1, min(size, share.shape[-1])))
+                scale = groups.abs().amax(-1, keepdim=True) / largest
+                parts.append(((groups / scale).round() * scale).flatten(-2))
+            weight.data = torch.cat(parts, -1)
+    return shares
 
 
 class _Rounding(TorchFunctionMode):
-    """What goes into the products with these weights is rounded to 8 bits, each row with its own scale."""
+    """What goes into the products with these weights is rounded to 8 bits, each rank's share of a row with its own
+    scale."""
 
-    def __init__(self, model: Any, names: list[str]) -> None:
+    def __init__(self, model: Any, shares: dict[str, list[int]]) -> None:
         super().__init__()
-        self.weights = {model.get_parameter(name).untyped_storage().data_ptr() for name in names}
+        self.shares = {model.get_parameter(name).untyped_storage().data_ptr(): shares[name] for name in shares}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.linear and args[1].untyped_storage().data_ptr() in self.weights:
-            args = (rounded(args[0]), *args[1:])  # by a row, as it is by a head in the cache
+        if func is F.linear and (shares := self.shares.get(args[1].untyped_storage().data_ptr())):
+            args = (torch.cat([rounded(share) for share in args[0].split(shares, -1)], -1), *args[1:])
         return func(*args, **(kwargs or {}))
 
 
@@ -184,10 +199,10 @@ class Models:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._made: dict[ModelSpec, Model] = {}
+        self._made: dict[tuple[ModelSpec, int], Model] = {}
 
-    def get(self, spec: ModelSpec) -> Model:
-        if spec not in self._made:
+    def get(self, spec: ModelSpec, ranks: int) -> Model:
+        if (spec, ranks) not in self._made:
             folder = self.folder / str(len(self._made))
-            self._made[spec] = Model(spec, folder)
-        return self._made[spec]
+            self._made[spec, ranks] = Model(spec, folder, ranks)
+        return self._made[spec, ranks]

@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 def examine(case: Case, models: Models) -> Tally:
     """Raises Wrong where anything is not as it has to be; else says what was looked at."""
-    model = models.get(case.model)
+    model = models.get(case.model, case.engine.get("tensor_parallel_size", 1))
     model.forget()
     player = Player(case, model)
     try:
