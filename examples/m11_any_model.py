@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import tempfile
 
+import _tree  # noqa: F401 - folovllm is this tree's
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging
