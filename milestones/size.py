@@ -52,7 +52,17 @@ LIMITS = {
     "milestones": Size(lines=33_000),
     "tests": Size(lines=48_000),
 }
-NOT_YET: dict[str, Size] = {}
+NOT_YET = {
+    "m3": Size(step_files=28, step_functions=78),
+    "m6": Size(step_functions=89),
+    "m8": Size(lines=16_679),
+    "m10": Size(lines=18_413),
+    "m11": Size(lines=24_286),
+    "around": Size(lines=11_744),
+    "root": Size(lines=36_020),
+    "milestones": Size(lines=43_949),
+    "tests": Size(lines=58_482),
+}
 """What is beyond its limit still: today's size, which may not grow."""
 
 
