@@ -64,6 +64,7 @@ def test_a_fork_that_ends_as_a_program_does_leaves_its_parents_engine_alone() ->
 
 def test_an_llm_goes_on_in_a_fork_and_its_trace_stays_its_parents(tmp_path: Path) -> None:
     """With a form, whose masks the parent has computed in a thread."""
+    pytest.importorskip("llguidance")
     llm = LLM(observers=[TraceFile(tmp_path / "trace")], **ENGINE)
     form = SamplingParams(temperature=0, max_tokens=8, structured_outputs=StructuredOutputsParams(regex="[ab]{8}"))
 
