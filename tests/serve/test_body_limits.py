@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from folovllm.serving.openai.background import at_once
-from folovllm.serving.openai.body import Request
+from folovllm.serving.openai.body import WholeBody
 from folovllm.serving.openai.errors import first_problem
 from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
@@ -50,7 +50,7 @@ CALL = {"function": {"name": "f", "arguments": ""}}
     ],
 )
 def test_what_is_at_the_limit_passes_and_one_more_does_not(
-    kind: type[Request], path: str, most: int, entry: Any
+    kind: type[WholeBody], path: str, most: int, entry: Any
 ) -> None:
     def body(size: int) -> dict[str, Any]:
         value: Any = "x" * size if entry is None else [entry] * size

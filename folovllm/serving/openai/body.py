@@ -118,7 +118,7 @@ class Body(BaseModel):
             if name in known:
                 continue
             if not _changes_nothing(name, given[name]):
-                if info.context is None or name in CHANGES_NOTHING or (issubclass(cls, Request) and name in _asked()):
+                if info.context is None or name in CHANGES_NOTHING or (issubclass(cls, WholeBody) and name in _asked()):
                     continue
                 if near := nearest_name(name, known) if len(name) <= MAX_NAME else None:
                     raise PydanticCustomError("near", "{name}", {"name": name, "near": near})
@@ -127,7 +127,7 @@ class Body(BaseModel):
         return {name: value for name, value in given.items() if name not in left} if left else given
 
 
-class Request(Body):
+class WholeBody(Body):
     """The whole of a body. What other requests may ask for, and this one not, is never left out in silence."""
 
 
@@ -143,6 +143,6 @@ def _names(kind: type[BaseModel]) -> frozenset[str]:
 
 
 @cache
-def _asked(kind: type[BaseModel] = Request) -> frozenset[str]:
+def _asked(kind: type[BaseModel] = WholeBody) -> frozenset[str]:
     """Fields of every kind of request."""
     return _names(kind).union(*map(_asked, kind.__subclasses__()))

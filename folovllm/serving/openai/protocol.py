@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from folovllm.serving.openai.body import MAX_JSON, Body, FreeJson, Request, TokenIds, Words, at_most
+from folovllm.serving.openai.body import MAX_JSON, Body, FreeJson, TokenIds, WholeBody, Words, at_most
 
 
 class StreamOptions(Body):
@@ -40,7 +40,7 @@ class StructuredOutputs(Body):
     disable_additional_properties: bool = True
 
 
-class Sampling(Request):
+class Sampling(WholeBody):
     """What both kinds of completions share. None is "not given": the model's own default, or vLLM's."""
 
     model: str | None = None
@@ -177,7 +177,7 @@ class ChatRequest(Sampling):
     reasoning_effort: str | None = None
 
 
-class TokenizeRequest(Request):
+class TokenizeRequest(WholeBody):
     """POST /tokenize: a text, or a conversation as the model reads it."""
 
     model: str | None = None
@@ -192,7 +192,7 @@ class TokenizeRequest(Request):
     return_token_strs: bool = False
 
 
-class DetokenizeRequest(Request):
+class DetokenizeRequest(WholeBody):
     """POST /detokenize"""
 
     model: str | None = None

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from folovllm.serving.openai.body import Body, FreeJson, Listed, Request, at_most
+from folovllm.serving.openai.body import Body, FreeJson, Listed, WholeBody, at_most
 from folovllm.serving.openai.protocol import ChatRequest, Content
 
 
@@ -111,7 +111,7 @@ class NamedFunction(Body):
     name: str
 
 
-class ResponsesRequest(Request):
+class ResponsesRequest(WholeBody):
     """POST /v1/responses"""
 
     input: str | Annotated[list[AnyItem], at_most(4096)]
