@@ -132,7 +132,7 @@ class Judge:
                 left.remove(mine[0])
                 self._sequence(asked, index, mine[0], finished=True)
             elif free.total(params.logprobs_mode) > totals[-1] + CLOSE * self.model.slack and not (
-                self.reference.is_torn(asked, free.token_ids)
+                self.reference.is_torn(asked, free.token_ids) or self.reference.has_ties(asked, index, free.token_ids)
             ):
                 raise Wrong("best_of", f"{asked.name} leaves out sequence {index}: {free.token_ids}")
         if left:

@@ -114,6 +114,18 @@ class Reference:
     def is_torn(self, asked: Asked, token_ids: list[int]) -> bool:
         return self.model.is_torn(asked.prompt + token_ids, self.tie)
 
+    def has_ties(self, asked: Asked, index: int, token_ids: list[int]) -> bool:
+        """Whether a change of logits in their last digits brings another token somewhere in this seeded answer."""
+        params = asked.sampling_params()
+        generator = torch.Generator().manual_seed((params.seed or 0) + index)
+        for place, token in enumerate(token_ids):
+            before = token_ids[:place]
+            edited = self.edit(self.model.after(asked.prompt + before), asked.prompt, before, params)
+            uniform = float(torch.rand((), dtype=torch.float64, generator=generator))
+            if any(draw(self._shaken(edited), params, uniform) != token for _ in range(40)):
+                return True
+        return False
+
     def edit(self, row: np.ndarray, prompt: list[int], output: list[int], params: SamplingParams) -> np.ndarray:
         """Masks, biases, processors, penalties."""
         row = row.copy()
