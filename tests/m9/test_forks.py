@@ -19,7 +19,7 @@ from tests.m9.test_ranks import embedded, tokens_of, two_ranks
 REFUSED = r"^process \d+ is a fork of \d+, to which the engine belongs; make one in each process$"
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[pytest.param("gloo", marks=pytest.mark.exhaustive), KINDS[1]])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "yes" if request.param == "memory" else "no")
 
