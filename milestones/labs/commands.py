@@ -14,7 +14,7 @@ from milestones.labs.exercise import Exercise, load_exercises, solved_tree
 from milestones.labs.kept import apply_solution, copies, lines_of, reset, restore
 from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
 from milestones.labs.onward import GENERATES, PROMPT, carry_on, generate, generate_of
-from milestones.labs.start import default_language, start, update
+from milestones.labs.start import default_language, solve, start, update
 from milestones.labs.words import say
 from milestones.sources import working_tree
 from milestones.spec import LANGUAGES, Milestone, MilestoneError
@@ -28,6 +28,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("milestone", metavar="mK")
     command.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
     command.add_argument("--from", dest="before", metavar="DIR", type=Path, help="carry on what you solved there")
+    command.add_argument("--at", metavar="NAME", help="begin at this exercise, with those before it solved")
     command.add_argument("--lang", choices=LANGUAGES, help="what you are told things in (default: your environment's)")
     command.set_defaults(run=run_start)
 
@@ -88,10 +89,14 @@ def run_start(root: Path, args: argparse.Namespace) -> int:
     language = args.lang or (before.language if before is not None else default_language())
     if before is not None and before.number >= milestone.number:
         raise MilestoneError(f"--from must be of a milestone before {milestone.id}, got {before.milestone}")
+    exercises = load_exercises(course.snapshot, milestone.number)
+    solved = [] if args.at is None else exercises[: exercises.index(choose(exercises, args.at, language))]
     lab = start(root, course, milestone, args.folder, language)
     label = f"M{milestone.number}: {milestone.title[language]}"
-    total = len(load_exercises(course.snapshot, milestone.number))
-    print(say(language, "started", label=label, n=total, folder=args.folder))
+    print(say(language, "started", label=label, n=len(exercises), folder=args.folder))
+    solve(lab, course, solved)
+    for exercise in solved:
+        print(say(language, "handed_solved", name=exercise.id, title=exercise.pages[language].title))
     if before is not None:
         print(say(language, "carrying", folder=args.before), flush=True)
         for key, exercise in carry_on(lab, before, course):

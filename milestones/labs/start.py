@@ -10,7 +10,8 @@ from pathlib import Path
 
 from milestones.chain import Course
 from milestones.handout import with_plain_pages
-from milestones.labs.exercise import load_exercises, solved_tree
+from milestones.labs.exercise import Exercise, load_exercises, solved_tree
+from milestones.labs.kept import apply_solution
 from milestones.labs.lab import BASE, Lab, course_digest, remember
 from milestones.labs.prove import blanked_tree
 from milestones.sources import IDENTITY, File, git, merge
@@ -52,6 +53,16 @@ def start(root: Path, course: Course, milestone: Milestone, folder: Path, langua
     lab.save()
     remember(root, folder)
     return lab
+
+
+def solve(lab: Lab, course: Course, exercises: list[Exercise]) -> None:
+    """Put the course's code into these, and commit it."""
+    for exercise in exercises:
+        apply_solution(lab, course, exercise)
+        lab.done(exercise).passed, lab.done(exercise).solution = lab.digest(exercise), "applied"
+    if exercises:
+        lab.save()
+        git(lab.folder, "commit", "--quiet", "--no-gpg-sign", "--all", "--message", "Solved already", env=IDENTITY)
 
 
 @dataclass

@@ -161,6 +161,7 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     # start
     "started": ("{label}: {n} exercises in {folder}", "{label}：{n} 道练习，位于 {folder}"),
+    "handed_solved": ("solved already: {name} ({title})", "已经做好：{name}（{title}）"),
     "carrying": (
         "checking here what you solved in {folder}, some seconds each …",
         "正在用这里的代码检查你在 {folder} 里做完的练习，每道几秒 …",

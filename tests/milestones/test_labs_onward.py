@@ -231,3 +231,24 @@ def test_progress_shows_the_whole_way(make_clone, tmp_path, capsys) -> None:
     out = " ".join(capsys.readouterr().out.split())
     assert "M1 Engine 1 exercises to come" in out
     assert "next python -m milestones start m1" in out
+
+
+def test_a_start_in_the_middle_has_what_comes_before_solved(make_clone, tmp_path, capsys) -> None:
+    first = FOLDER.replace("m0", "m1")
+    again = {path.replace("01-twice", "02-thrice"): text.replace("triple", "thrice") for path, text in files().items()
+             if path.startswith(first)}  # fmt: skip
+    method = ENGINE[ENGINE.index("    def triple") :]
+    make_clone(**again, **{"folovllm/engine.py": f"{ENGINE}\n{method.replace('triple', 'thrice')}"})
+    assert cli.main(["start", "m1", "m1-lab", "--at", "thrice", "--lang", "en"]) == 0
+    assert "solved already: m1/01-twice" in capsys.readouterr().out
+    engine = (tmp_path / "m1-lab/folovllm/engine.py").read_text(encoding="utf-8")
+    assert engine.count("return self.double(x) + x") == 1
+    assert git(tmp_path / "m1-lab", "status", "--short") == b""
+    write(tmp_path / "m1-lab", "engine.py", "return self.double(x) + x")
+    assert cli.main(["check"]) == 0  # the second one, since the first is solved
+    capsys.readouterr()
+    assert cli.main(["progress"]) == 0
+    assert "2 of 2 solved" in capsys.readouterr().out
+    assert cli.main(["start", "m1", "nowhere", "--at", "fourth", "--lang", "en"]) == 2
+    assert "no exercise is called 'fourth'" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
