@@ -35,6 +35,7 @@ from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
 from folovllm.worker.prompt_logprobs import PromptLogprobs
+from folovllm.worker.prompt_shape import PromptShape
 from folovllm.worker.proposer import Proposer
 from folovllm.worker.speculation import Speculation
 
@@ -75,42 +76,25 @@ class ModelRunner:
 
     def _execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
         self._update_batch(scheduled)
-        if scheduled.moves_blocks:
-            if self.group is None:
-                self.mover.move(scheduled)
-            else:
-                moves = [Command.MOVE, *pack_moves(scheduled)]
-                self.group.lead(moves, None, lambda: self.mover.move(scheduled))
-            if self.speculation is not None:
-                self.speculation.proposer.move(scheduled)
+        self._move_blocks(scheduled)
         step = AsyncModelRunnerOutput(self.batch, scheduled.rows)
         if not step.rows:  # blocks were moved, nothing is computed
             return step
         seqs, nums, forks = scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks
         drafts: dict[str, list[int]] | None = None
-        size, num_tokens, num_drafted = None, scheduled.total_num_scheduled_tokens, 0
         if self.speculation is not None and scheduled.num_lookahead_tokens:
             drafts = self.speculation.propose(scheduled)
             nums = [num + len(drafts.get(seq.seq_id, ())) for seq, num in zip(seqs, nums, strict=True)]
-            num_drafted = sum(map(len, drafts.values()))
-            num_tokens += num_drafted
-        # A graph's rows are tokens. Log-probabilities of a prompt are by sequences, and a draft model computes it, too.
-        fits = num_tokens == len(seqs) + num_drafted and not (self.speculation and scheduled.num_prompt_tokens)
-        if self.graphs is not None and fits:
-            size = self.graphs.size_for(num_tokens)
-        prompts, shape = None if self.graphs is None else self.graphs.prompts, None
-        if prompts is not None and (size is None or num_drafted):
-            shape = prompts.shape_for_drafts(nums) if fits and num_drafted else prompts.shape_for(nums)
-        size = None if shape is not None else size
+        size, shape = self._choose_graph(scheduled, nums)
         inputs = self.batch.prepare(seqs, nums, forks, size, shape)
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))
         hidden = logits = drawn = None
-        if prompts is not None and shape is not None:  # the device has work while its draws are prepared
-            hidden = prompts.replay(inputs, shape)
+        if self.graphs is not None and self.graphs.prompts is not None and shape is not None:
+            hidden = self.graphs.prompts.replay(inputs, shape)  # the device has work while its draws are prepared
         gumbel_params = self._prepare_draws(drawing, None if drafts is None else inputs.num_drawn)
         if self.graphs is None or size is None:
-            if num_tokens > len(seqs):  # else every row is a last one
+            if sum(nums) > len(seqs):  # else every row is a last one
                 wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
                 inputs.metadata.last_rows_only = not wants_all
             if hidden is None:
@@ -143,6 +127,23 @@ class ModelRunner:
             step.prompt_logprobs = self.prompt_logprobs.gather(seqs, nums, hidden)
         return step
 
+    def _choose_graph(self, scheduled: SchedulerOutput, nums: list[int]) -> tuple[int | None, PromptShape | None]:
+        """The size of a graph of decodes, or the shape of one of prompts and drafts; (None, None): no graph fits.
+
+        nums: of each sequence, the tokens that it computes, draft tokens among them.
+        """
+        if self.graphs is None:
+            return None, None
+        num_tokens, prompts = sum(nums), self.graphs.prompts
+        num_drafted = num_tokens - scheduled.total_num_scheduled_tokens
+        # A graph's rows are tokens. Log-probabilities of a prompt are by sequences, and a draft model computes it, too.
+        fits = num_tokens == len(nums) + num_drafted and not (self.speculation and scheduled.num_prompt_tokens)
+        size = self.graphs.size_for(num_tokens) if fits else None
+        if prompts is None or (size is not None and not num_drafted):
+            return size, None
+        shape = prompts.shape_for_drafts(nums) if fits and num_drafted else prompts.shape_for(nums)
+        return (size, None) if shape is None else (None, shape)
+
     def _prepare_draws(self, seqs: list[Sequence], counts: np.ndarray | None) -> GumbelParams | None:
         """counts: of a step with draft tokens."""
         if not seqs or (counts is not None and self.speculation is not None and self.speculation.rejects):
@@ -162,6 +163,16 @@ class ModelRunner:
         step.expected = self.batch.advance(inputs, seqs)
         self.batch.last_tokens.index_copy_(0, inputs.drawn_rows, sampled.token_ids.clamp(min=0))
         step.set_drawn(sampled, self.sampling.reported(seqs) if sampled.logprobs is not None else [])
+
+    def _move_blocks(self, scheduled: SchedulerOutput) -> None:
+        if not scheduled.moves_blocks:
+            return
+        if self.group is None:
+            self.mover.move(scheduled)
+        else:
+            self.group.lead([Command.MOVE, *pack_moves(scheduled)], None, lambda: self.mover.move(scheduled))
+        if self.speculation is not None:
+            self.speculation.proposer.move(scheduled)
 
     def _update_batch(self, scheduled: SchedulerOutput) -> None:
         for seq_id in scheduled.finished_seq_ids:

@@ -2,7 +2,6 @@
 
                     weight                     input            product
     4 or 8 bits     codes, scale and offset    as it is         kernels/linear_codes.py
-    w4a8            codes and scale            int8 per token   the same
     w8a8            int8, scale per output     int8 per token   torch._int_mm
     fp8 in blocks   e4m3, scale per block      as it is         kernels/linear_codes.py
     fp8             e4m3, scale per output     as it is         the same, for few rows
@@ -42,7 +41,12 @@ def rounds_inputs(dtype: torch.dtype, device: torch.device, *, invariant: bool) 
 
 def gpu_method(scheme: QuantScheme, name: str, *, invariant: bool) -> QuantizedLinear:
     """What multiplies with a layer's weight on a GPU with Triton."""
-    if scheme.activation_bits is None or scheme.bits == 4:
+    if scheme.bits == 4 and scheme.activation_bits is not None:
+        raise ValueError(
+            f"{name} has weights of 4 bits and inputs of 8 (w4a8), which a CPU computes: give device='cpu', or "
+            "quantization='w4a16' where the checkpoint is not quantised"
+        )
+    if scheme.activation_bits is None:
         return TritonCodesLinear(scheme, name, invariant=invariant)
     return Fp8Linear(scheme, name) if scheme.type == "float" else Int8Linear(scheme, name)
 
@@ -77,11 +81,7 @@ class TritonCodesLinear(QuantizedLinear):
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         from folovllm.layers.quantization.kernels.linear_codes import linear_codes
-        from folovllm.layers.quantization.kernels.round_rows import round_rows
 
-        if self.scheme.activation_bits is not None:
-            codes, scale = round_rows(x, torch.int8)
-            x = (codes * scale).to(x.dtype)
         return linear_codes(x, self.packed, layer.bias, invariant=self.invariant)
 
 
