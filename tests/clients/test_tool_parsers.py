@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.tool_parsers import abstract_tool_parser, formats, json_call
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
 from folovllm.serving.tool_parsers.formats import (
@@ -157,8 +158,10 @@ def test_parsers_have_names() -> None:
     assert {get_tool_parser(name).__name__ for name in NAMES} == {
         "HermesToolParser", "Qwen3XMLToolParser", "MistralToolParser", "Llama3JsonToolParser",
     }  # fmt: skip
-    with pytest.raises(ValueError, match=r"^tool_call_parser must be the name of a parser, got 'hermez'; did you mean"):
-        get_tool_parser("hermez")
+    for name in NAMES:
+        ServerOptions(tool_call_parser=name)
+    with pytest.raises(ValueError, match=r"^tool_call_parser must be one of .*got 'hermez'; did you mean 'hermes'"):
+        ServerOptions(tool_call_parser="hermez")
 
 
 def test_nesting_without_end_ends_no_parser() -> None:

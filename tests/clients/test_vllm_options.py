@@ -134,7 +134,7 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: 
         ("serve --ssl-keyfile k.pem", "--ssl-keyfile must be given with --ssl-certfile"),
         ("serve --ssl-certfile /none", "be a certificate and its key in PEM, got '/none'"),
         ("serve --chat-template /none", "--chat-template must be a file that can be read, got '/none'"),
-        ("serve --uvicorn-log-level loud", "invalid choice: 'loud'"),
+        ("serve --uvicorn-log-level loud", "uvicorn_log_level must be one of 'critical', 'error'"),
         ("genrate x", "did you mean 'generate'?"),
     ],
 )

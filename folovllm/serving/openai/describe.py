@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from folovllm.entrypoints.cli.parser import HELP
+from folovllm.entrypoints.cli.parser import said_of
+from folovllm.sampling_params import SamplingParams
 
 _GROUPS = {
     "/v1/models": "the server",
@@ -14,7 +15,7 @@ _GROUPS = {
     "/tokenizer_info": "tokens",
 }
 _FIELDS = {
-    **{name: text for name, text in HELP.items() if name not in ("model", "stop", "logprobs")},
+    **said_of(SamplingParams),
     "model": "the name at /v1/models; may be left out",
     "messages": "the conversation",
     "prompt": "one text, several, or their token ids",
