@@ -20,6 +20,7 @@ from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.openai.options import ServerOptions
+from folovllm.serving.replicas.options import ReplicaOptions
 from folovllm.utils.logging import init_logger
 from folovllm.utils.named_files import read_file
 from folovllm.vllm_names import arguments
@@ -44,38 +45,18 @@ def add_parser(choices: Any) -> None:
     text = "level of this program's own log (default: FOLOVLLM_LOG_LEVEL, or WARNING)"
     parser.add_argument("--log-level", type=str.upper, choices=LEVELS, help=text)
     add_fields(parser, ServerOptions, how=_HOW)
-    _add_replica_arguments(parser)
+    add_fields(parser, ReplicaOptions, title="several engines, on Ray")
     add_engine_arguments(parser)
     add_vllm_arguments(parser, arguments())
     parser.set_defaults(run=run)
 
 
-def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("replicas", "several engines, on Ray (pip install -e '.[ray]' in the clone)")
-    whole = _whole(1)
-    group.add_argument("--replicas", type=whole, metavar="N", help="each in a process (default: one, without Ray)")
-    text = ", where the load decides (default: as many as --replicas)"
-    group.add_argument("--min-replicas", type=whole, metavar="N", help=f"fewest{text}")
-    group.add_argument("--max-replicas", type=whole, metavar="N", help=f"most{text}")
-    text = "unfinished requests that each should have, by which the load decides (default: 32)"
-    group.add_argument("--target-ongoing-requests", type=whole, metavar="N", help=text)
-    text = "which replica gets a request: prefix-affinity, least-loaded or round-robin (default: prefix-affinity)"
-    group.add_argument("--router", metavar="NAME", help=text)
-    text = "requests that a replica may have above the least busy one, and still be chosen for its cache (default: 8)"
-    group.add_argument("--router-margin", type=float, metavar="N", help=text)
-    group.add_argument("--ray-address", metavar="ADDRESS", help="of a Ray cluster (default: one on this machine)")
-    group.add_argument("--replica-cpus", type=float, metavar="N", help="CPUs that each takes (default: 1)")
-    group.add_argument("--replica-gpus", type=float, metavar="N", help="GPUs that each takes (default: 0)")
-
-
-def _replica_options(args: argparse.Namespace) -> Any:
+def _replica_options(args: argparse.Namespace) -> ReplicaOptions | None:
     """None where one engine is meant."""
-    spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
-    names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin", *spelled]
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    given = commands.given(args, ReplicaOptions)
     if not given:
         return None
-    if not given.keys() & {"replicas", "min_replicas", "max_replicas"}:
+    if "replicas" not in given:
         name = next(iter(given))
         raise ValueError(f"{name} must be given with --replicas, got {given[name]!r} without it")
     try:
@@ -84,13 +65,7 @@ def _replica_options(args: argparse.Namespace) -> Any:
         raise ValueError(
             f"`serve --replicas` needs the package {error.name}: pip install -e '.[serve,ray]' in the clone"
         ) from error
-    from folovllm.serving.replicas.cluster import ClusterOptions
-    from folovllm.serving.replicas.launch import ReplicaOptions
-
-    cluster = ClusterOptions(**{spelled[name]: given.pop(name) for name in spelled if name in given})
-    if "router_margin" in given:
-        given["margin"] = given.pop("router_margin")
-    return ReplicaOptions(**given, cluster=cluster)
+    return ReplicaOptions(**given)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -176,16 +151,6 @@ def _texts(text: str) -> list[str]:
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
         raise argparse.ArgumentTypeError(f"""must be a list of texts in JSON, such as '["*"]', got {text!r}""")
     return texts
-
-
-def _whole(least: int) -> Any:
-    def number(text: str) -> int:
-        value = int(text) if re.fullmatch(r"-?\d+", text) else least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be a whole number at least {least}, got {text!r}")
-        return value
-
-    return number
 
 
 # What a field's type does not say.

@@ -126,26 +126,9 @@ def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any, fir
         assert client.completions.create(model="embedded", prompt="a", max_tokens=2).choices
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_replicas": 3, "max_replicas": 2}, r"min_replicas must be at most max_replicas \(2\), got 3"),
-        ({"min_replicas": 2}, "max_replicas must be given where the other bound is"),
-        ({"replicas": 5, "min_replicas": 1, "max_replicas": 3}, r"replicas must be in \[1, 3\]"),
-        ({"router": "nearest"}, "router must be one of round-robin, least-loaded, prefix-affinity, got 'nearest'"),
-        ({"router": "round-robin", "margin": 3.0}, "router_margin must be given with --router prefix-affinity alone"),
-        ({"margin": -1.0}, "margin must be non-negative, got -1"),
-    ],
-)
-def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
-    from folovllm.serving.replicas.launch import ReplicaOptions
-
-    with pytest.raises(ValueError, match=message):
-        ReplicaOptions(**options)
-
-
 def test_a_cluster_that_is_not_there_is_named() -> None:
-    from folovllm.serving.replicas.cluster import ClusterOptions, RayFleet
+    from folovllm.serving.replicas.cluster import RayFleet
+    from folovllm.serving.replicas.options import ReplicaOptions
 
     with pytest.raises(ValueError, match=r"ray_address must be a Ray cluster's that can be reached, got '127.0.0.1:1'"):
-        RayFleet("embedded", {}, 1, 1, ClusterOptions(address="127.0.0.1:1"))
+        RayFleet("embedded", {}, ReplicaOptions(ray_address="127.0.0.1:1"))

@@ -105,8 +105,9 @@ def said_of(config: type[Any]) -> dict[str, str]:
 
 def add_fields(parser: argparse.ArgumentParser, config: type[Any], *only: str, **chosen: Any) -> None:
     """An option for each field, or for some. What is not given is not in the result. `chosen`: defaults of the command,
-    to be told of, and `how` of add_argument() for a field whose type does not say it."""
-    group: Any = parser.add_argument_group(_GROUPS[config]) if config in _GROUPS and not only else parser
+    to be told of; `how` of add_argument() for a field whose type does not say it; and the `title` of a group."""
+    title = chosen.pop("title", None if only else _GROUPS.get(config))
+    group: Any = parser.add_argument_group(title) if title else parser
     how, texts, hints = chosen.pop("how", {}), said_of(config), typing.get_type_hints(config)
     for field in fields(config):
         if field.name not in (only or texts) or any(action.dest == field.name for action in parser._actions):
