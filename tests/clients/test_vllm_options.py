@@ -135,6 +135,7 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: 
         ("serve --ssl-certfile /none", "be a certificate and its key in PEM, got '/none'"),
         ("serve --chat-template /none", "--chat-template must be a file that can be read, got '/none'"),
         ("serve --uvicorn-log-level loud", "uvicorn_log_level must be one of 'critical', 'error'"),
+        ("serve /none --tool-call-parser hermez", "tool_call_parser must be one of 'qwen3_xml', 'hermes'"),
         ("genrate x", "did you mean 'generate'?"),
     ],
 )

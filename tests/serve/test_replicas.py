@@ -51,19 +51,6 @@ def test_both_replicas_answer_with_one_engine_s_tokens(pair: tuple[Running, Loca
     assert sorted(fleet.asked) == ["replica-0", "replica-1"]
 
 
-def test_a_stream_of_several_with_log_probabilities_is_the_answer_in_pieces(pair: tuple[Running, LocalFleet]) -> None:
-    server, _ = pair
-    ask: dict[str, Any] = {"model": "embedded", "prompt": "One day", "n": 2, "seed": 3, "max_tokens": 8, "logprobs": 2}
-    whole = server.client().completions.create(**ask)
-    texts, tokens = ["", ""], [[], []]  # type: ignore[var-annotated]
-    for chunk in server.client().completions.create(**ask, stream=True):
-        for choice in chunk.choices:
-            texts[choice.index] += choice.text
-            tokens[choice.index] += choice.logprobs.tokens
-    assert texts == [choice.text for choice in whole.choices]
-    assert tokens == [choice.logprobs.tokens for choice in whole.choices]
-
-
 def test_what_is_wrong_is_refused_before_a_replica_hears_of_it(pair: tuple[Running, LocalFleet]) -> None:
     server, fleet = pair
     fleet.asked.clear()
