@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -61,35 +60,6 @@ def test_who_leaves_frees_the_blocks_on_the_replica(server: Any, first_tokens_on
         assert sum(used_blocks(server)) > 0
         stream.close()
         wait_for(lambda: used_blocks(server) == [0, 0])
-
-
-def test_keys_a_full_queue_and_metrics_are_the_front_s(server: Any, first_tokens_only: Any) -> None:
-    import httpx
-    import openai
-
-    from tests.serve.support import wait_for
-
-    def metrics() -> str:
-        return httpx.get(f"{server.url}/metrics", headers={"Authorization": "Bearer secret"}, timeout=600).text
-
-    def ask() -> Any:
-        return client.completions.create(model="embedded", prompt="b", max_tokens=2)
-
-    with pytest.raises(openai.AuthenticationError):
-        server.client().models.list()
-    client = client_of(server)
-    with ThreadPoolExecutor() as users, first_tokens_only():
-        streams = begun(client, 4)
-        waiting = users.submit(ask)
-        wait_for(lambda: server.llm.load().waiting == 1)
-        with pytest.raises(openai.RateLimitError):
-            ask()
-        running = [f'folovllm:num_requests_running{{model_name="embedded",replica="{name}"}} 2.0' for name in NAMES]
-        wait_for(lambda: all(line in metrics() for line in running))  # a late replica is not in every snapshot
-        for stream in streams:
-            stream.close()
-    assert waiting.result().choices
-    wait_for(lambda: used_blocks(server) == [0, 0])
 
 
 def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any, first_tokens_only: Any) -> None:
