@@ -66,5 +66,5 @@ def cpu_name() -> str:
 def cpu_features() -> list[str]:
     import torch
 
-    present = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
+    present: Any = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
     return [label for name, label in _FEATURES.items() if present.get(name) is True]

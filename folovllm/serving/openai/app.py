@@ -101,29 +101,24 @@ def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
     chat, completion = ChatServing(serving), CompletionServing(serving)
     responses = ResponsesServing(chat)
 
+    async def answered(served: Any, body: Any, request: Request, count: int = 1) -> Response:
+        with serving.gate.admit(count):
+            work = await unless_gone(request.receive, served.work(body, bearer(request.scope)))
+        if body.stream:
+            return EventStream(served.chunks(body, work))
+        return EncodedResponse(await unless_gone(request.receive, served.whole(body, work)))
+
     @app.post("/v1/chat/completions", response_model=None, tags=["answers"])
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
-        with serving.gate.admit(1):
-            work = await unless_gone(request.receive, chat.work(body, bearer(request.scope)))
-        if body.stream:
-            return EventStream(chat.chunks(body, work))
-        return EncodedResponse(await unless_gone(request.receive, chat.whole(body, work)))
+        return await answered(chat, body, request)
 
     @app.post("/v1/completions", response_model=None, tags=["answers"])
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
-        with serving.gate.admit(body.num_prompts):
-            work = await unless_gone(request.receive, completion.work(body, bearer(request.scope)))
-        if body.stream:
-            return EventStream(completion.chunks(body, work))
-        return EncodedResponse(await unless_gone(request.receive, completion.whole(body, work)))
+        return await answered(completion, body, request, body.num_prompts)
 
     @app.post("/v1/responses", response_model=None, tags=["answers"])
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
-        with serving.gate.admit(1):
-            turn = await unless_gone(request.receive, responses.turn(body, bearer(request.scope)))
-        if body.stream:
-            return EventStream(responses.events(turn))
-        return EncodedResponse(await unless_gone(request.receive, responses.whole(turn)))
+        return await answered(responses, body, request)
 
     @app.get("/v1/responses/{name}", response_model=None, tags=["answers"])
     async def stored_response(name: str, request: Request, stream: bool = False) -> Response:
