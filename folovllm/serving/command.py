@@ -157,10 +157,10 @@ def _texts(text: str) -> list[str]:
 _HOW: dict[str, dict[str, Any]] = {
     "served_model_name": {"action": None, "nargs": "+", "metavar": "NAME"},
     "api_keys": {"options": ["--api-key"], "action": "extend", "nargs": "+", "metavar": "KEY"},
-    "allowed_hosts": {"options": ["--allowed-host"], "action": "append", "metavar": "NAME"},
+    "allowed_hosts": {"options": ["--allowed-host"], "metavar": "NAME"},
     **{
         f"allowed_{what}": {"type": _texts, "action": None, "metavar": "JSON"}
         for what in ("origins", "methods", "headers")
     },
-    "trust_chat_template": {"options": ["--trust-request-chat-template"], "action": argparse.BooleanOptionalAction},
+    "trust_chat_template": {"options": ["--trust-request-chat-template"]},
 }

@@ -139,6 +139,7 @@ def _reading(hint: Any) -> dict[str, Any]:
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser, **chosen: Any) -> None:
+    """Those of how tokens are chosen, and add_engine_arguments()'s."""
     add_fields(parser, SamplingParams, **chosen)
     add_engine_arguments(parser, **chosen)
 
