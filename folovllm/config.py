@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.speculative_config import SpeculativeConfig
@@ -45,21 +45,26 @@ _DTYPES = {
 
 @dataclass
 class ModelConfig:
-    """Which model, and how to load it.
+    """Which model, and how to load it. These lines are the help of the options, too.
 
-    `model` is the name of the embedded model, a local Hugging Face folder, or a hub id; `tokenizer` is the
-    same unless given. `dtype` "auto" and `device` None are decided in model_loader.py, which says why.
-    `load_format` "dummy" fills random weights of the configuration's shape, to measure speed without a
-    download. `seed` is for those and for unseeded draws. A request may ask for the log-probabilities of at
-    most `max_logprobs` tokens per position (-1: of any number).
-    `model_impl` "folovllm" computes the model in our own decoder, "transformers" in transformers' modelling code with
-    our attention; "auto" takes our own where it knows the architecture.
-    `batch_invariant` makes a request's tokens and log-probabilities bit for bit the same in any batch.
-    `quantization` rounds the weights of a checkpoint when it is loaded: "w4a16" to 4 bits, "w8a8" to 8 bits on both
-    sides of each product, "w4a8" to 4 and 8, "fp8" to e4m3 numbers of 8 bits, on a GPU. `quantize_head` rounds the last
-    matrix, too, which makes the logits, to 8 bits. What a checkpoint that is quantised already says of itself is read
-    from its config.json; "gptq", "awq" and "compressed-tensors" ask for a checkpoint of that kind and no other.
-    `hf_overrides` hold instead of what that file says.
+    model: a local Hugging Face folder, a hub id, or 'embedded', the small one that ships here (default: embedded)
+    tokenizer: folder or hub id of another tokenizer (default: the model's)
+    tokenizer_mode: auto alone: transformers has no other than fast ones any more
+    trust_remote_code: run code that the model's folder brings along
+    dtype: auto, float32, bfloat16 or float16; auto: the checkpoint's own where this machine is fast with it
+    max_model_len: longest prompt and output together, in tokens (default: the model's own)
+    seed: the same seed draws the same text
+    device: cpu, cuda or cuda:<index> (default: cuda where torch finds a GPU, else cpu)
+    load_format: auto, or dummy: random weights of the model's shape
+    model_impl: folovllm: our decoder; transformers: its own code, with our attention; auto: ours where it can be
+    skip_tokenizer_init: load no tokenizer: prompts are token ids, and there is no text
+    attention_backend: what computes attention; folovllm info lists them (default: the fastest that can run)
+    enforce_eager: no CUDA graphs; on a CPU, layer by layer
+    max_logprobs: most log-probabilities that a request may ask for at each token; -1: any number
+    batch_invariant: the same bits, whatever else is in the batch; slower
+    quantization: w4a16, w4a8, w8a8 or fp8: round a checkpoint's weights (default: as its config.json says)
+    quantize_head: beside --quantization w4a16 and the like: the head's weights in 8 bits, too
+    hf_overrides: fields that are other than config.json says, as JSON: '{"rope_theta": 1e6}' (default: none)
     """
 
     model: str
@@ -85,34 +90,23 @@ class ModelConfig:
         self.model = _path_or_name("model", self.model)
         follows = self.tokenizer is None or isinstance(self.tokenizer, FollowingStr)
         self.tokenizer = FollowingStr(self.model) if follows else _path_or_name("tokenizer", self.tokenizer)
-        check_choice("tokenizer_mode", self.tokenizer_mode, ("auto", "slow"))
         if not isinstance(self.dtype, str):  # a torch.dtype prints as "torch.float32"
             self.dtype = str(self.dtype).removeprefix("torch.")
         if self.dtype in ("fp16", "fp32"):
             raise wrong("dtype", "be a name that torch has", self.dtype, f"did you mean 'float{self.dtype[2:]}'?")
         check_choice("dtype", self.dtype, ("auto", *_DTYPES))
-        if self.max_model_len is not None:
-            check_int("max_model_len", self.max_model_len, 1)
-        check_int("seed", self.seed, 0)
+        check_int("max_logprobs", self.max_logprobs, -1, way_out="-1 allows any number")
+        check_types(self, seed=0, max_logprobs=-1)
         if self.seed > MAX_SEED:
             raise wrong("seed", f"be in [0, {MAX_SEED}]", self.seed)
         if self.device is not None and not (
             isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d+)?", self.device)
         ):
             raise wrong("device", "be 'cpu', 'cuda' or 'cuda:<index>'", self.device, "None picks one")
-        check_choice("load_format", self.load_format, ("auto", "dummy"))
-        check_choice("model_impl", self.model_impl, ("auto", "folovllm", "transformers"))
         if self.attention_backend is not None:
             check_str("attention_backend", self.attention_backend)
-        for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager", "batch_invariant", "quantize_head"):
-            check_bool(name, getattr(self, name))
         if not isinstance(self.hf_overrides, dict | None):
             raise wrong("hf_overrides", "be a dict of fields of config.json", self.hf_overrides)
-        check_int("max_logprobs", self.max_logprobs, -1, way_out="-1 allows any number")
-        if self.quantization is not None:
-            check_choice(
-                "quantization", self.quantization, ("w4a16", "w4a8", "w8a8", "fp8", "gptq", "awq", "compressed-tensors")
-            )
 
     @property
     def torch_dtype(self) -> torch.dtype | None:
@@ -130,11 +124,13 @@ class ModelConfig:
 class CacheConfig:
     """How the KV cache is laid out and how much memory it may take.
 
-    `block_size` tokens share a block. On a GPU, weights, activations and blocks together may use
-    `gpu_memory_utilization` of its memory; `num_kv_blocks` overrides what follows from that. `swap_space`
-    GiB of CPU memory take the blocks of preempted sequences. `kv_cache_memory_bytes` asks for as many blocks as that
-    memory holds. `kv_cache_dtype` "fp8" (or "fp8_e4m3", which is the same) keeps keys and values in 8 bits, "int8" as
-    codes of 8 bits with a scale for each token and head; "auto" keeps them in the model's dtype.
+    block_size: tokens in a block of the KV cache
+    gpu_memory_utilization: share of a GPU's memory that all of it may take
+    swap_space: GiB of CPU memory for the blocks of preempted sequences; 0: none
+    enable_prefix_caching: find what earlier prompts have computed, where a prompt begins alike
+    num_kv_blocks: blocks of the KV cache (default: what fits into memory)
+    kv_cache_dtype: auto: keys and values are kept in the model's dtype; fp8, int8: in 8 bits
+    kv_cache_memory_bytes: as many blocks as fit into these bytes (default: see --num-kv-blocks)
     """
 
     block_size: int = 16
@@ -146,34 +142,29 @@ class CacheConfig:
     kv_cache_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        check_int("block_size", self.block_size, 1)
+        check_types(self)
         if not 0 < check_float("gpu_memory_utilization", self.gpu_memory_utilization) <= 1:
             raise wrong("gpu_memory_utilization", "be in (0, 1]", self.gpu_memory_utilization)
         if check_float("swap_space", self.swap_space) < 0:
             raise wrong("swap_space", "be non-negative", self.swap_space, "it is in GiB, 0 turns swapping off")
-        check_bool("enable_prefix_caching", self.enable_prefix_caching)
-        if self.num_kv_blocks is not None:
-            check_int("num_kv_blocks", self.num_kv_blocks, 1)
-        if self.kv_cache_memory_bytes is not None:
-            check_int("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
-            if self.num_kv_blocks is not None:
-                raise ValueError("kv_cache_memory_bytes must not be given beside num_kv_blocks: either says how many")
-        check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "fp8", "fp8_e4m3", "int8"))
+        if self.kv_cache_memory_bytes is not None and self.num_kv_blocks is not None:
+            raise ValueError("kv_cache_memory_bytes must not be given beside num_kv_blocks: either says how many")
 
 
 @dataclass
 class SchedulerConfig:
     """How much work goes into one step, and which requests come first.
 
-    A step computes at most `max_num_batched_tokens` tokens of at most `max_num_seqs` sequences.
-    `enable_chunked_prefill` lets a long prompt come in over several steps: at most `max_num_partial_prefills`
-    prompts at a time, and at most `long_prefill_token_threshold` tokens of each per step (0: as many as fit;
-    None: half of what fits, and more where no other prompt can use it).
-    When memory runs out a sequence is preempted: its blocks are dropped and recomputed, or swapped out;
-    "auto" picks. `async_scheduling` schedules the next step before the tokens of this one are known; None
-    does so where it pays, on a GPU. `max_n` is the largest n and best_of that a request may ask for (-1: any).
-    `performance_mode` decides what a step's budget is where none is given: "interactivity" keeps the gaps between
-    two tokens short, "throughput" makes fewer and larger steps.
+    max_num_batched_tokens: most tokens in a step (default: by device and --performance-mode)
+    max_num_seqs: most in a step
+    enable_chunked_prefill: let a long prompt come in over several steps
+    preemption_mode: what becomes of a sequence's blocks when memory runs out: recompute, swap, or auto
+    policy: who comes first: fcfs or priority
+    long_prefill_token_threshold: most tokens of each a step; 0: any number (default: half of what fits)
+    max_num_partial_prefills: prompts that may come in so at a time
+    async_scheduling: schedule a step before the tokens of the last are known (default: on for a GPU)
+    max_n: largest n and best_of that a request may ask for; -1: any number
+    performance_mode: interactivity: short gaps between tokens; throughput: fewer and larger steps
     """
 
     max_num_batched_tokens: int = None  # type: ignore[assignment]  # None until the model is known
@@ -189,37 +180,24 @@ class SchedulerConfig:
     performance_mode: Literal["interactivity", "throughput"] = "interactivity"
 
     def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_model_len"):
-            if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), 1)
-        check_int("max_num_seqs", self.max_num_seqs, 1)
-        check_bool("enable_chunked_prefill", self.enable_chunked_prefill)
-        check_choice("preemption_mode", self.preemption_mode, ("auto", "recompute", "swap"))
-        check_choice("policy", self.policy, ("fcfs", "priority"))
-        if self.long_prefill_token_threshold is not None:
-            check_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
-        check_int("max_num_partial_prefills", self.max_num_partial_prefills, 1)
-        if self.async_scheduling is not None:
-            check_bool("async_scheduling", self.async_scheduling)
         if self.max_n != -1:
             check_int("max_n", self.max_n, 1, way_out="-1 allows any number")
-        check_choice("performance_mode", self.performance_mode, ("interactivity", "throughput"))
+        check_types(self, long_prefill_token_threshold=0, max_n=-1)
 
 
 @dataclass
 class ParallelConfig:
     """Over how many ranks the model is cut: each is a process, with a GPU or a share of the CPU's cores.
 
-    A rank that says nothing for `distributed_timeout_seconds` while others wait for it is given up, and the engine
-    with it; while weights are loaded, ten times as long.
+    tensor_parallel_size: ranks that have a part of the model each: a GPU, or a share of the CPU's cores
+    distributed_timeout_seconds: a rank for which the others wait longer is given up, and the engine with it
     """
 
     tensor_parallel_size: int = 1
     distributed_timeout_seconds: int = 30
 
     def __post_init__(self) -> None:
-        check_int("tensor_parallel_size", self.tensor_parallel_size, 1)
-        check_int("distributed_timeout_seconds", self.distributed_timeout_seconds, 1)
+        check_types(self)
 
 
 @dataclass
@@ -288,6 +266,22 @@ _LAYERS: dict[str, type[Any]] = {
 }
 # Reversed, so that the first layer wins: max_model_len is the model's, and copied down.
 _FIELD_LAYER = {f.name: layer for layer in reversed(_LAYERS) for f in fields(_LAYERS[layer])}
+
+
+def check_types(config: object, **least: int) -> None:
+    """Of a dataclass: each field that is a bool, one of several words or a whole number. None is right where it is the
+    default. `least`: of a number, where that is not 1."""
+    for name, hint in get_type_hints(type(config)).items():
+        value, kinds = getattr(config, name), (hint, *get_args(hint))
+        if value is None and getattr(type(config), name, ...) is None:
+            continue
+        if bool in kinds:
+            check_bool(name, value)
+        elif int in kinds:
+            check_int(name, value, least.get(name, 1))
+        for kind in kinds:
+            if get_origin(kind) is Literal:
+                check_choice(name, value, get_args(kind))
 
 
 def _path_or_name(name: str, value: object) -> str:

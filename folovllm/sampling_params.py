@@ -67,28 +67,32 @@ class RequestOutputKind(Enum):
 
 @dataclass
 class SamplingParams:
-    """How to choose the tokens of one request.
+    """How to choose the tokens of one request. The first lines are the help of the options, too.
 
-    How many: `n` sequences come back, the best by cumulative log-probability of `best_of` that are run (default: `n`).
-    Penalties: `presence_penalty` once per token id already generated, `frequency_penalty` for each time it
-    was, `repetition_penalty` divides (or multiplies) the logits of ids in the prompt or the output.
-    Distribution: `temperature` (0 is greedy: the argmax), then the `top_k` likeliest (-1 or 0: all), then the
-    smallest set whose probability reaches `top_p`, then those of at least `min_p` times the likeliest's.
-    `seed` gives the request generators of its own: sequence i of n draws from `seed + i`.
-    Vocabulary: `logit_bias` adds to chosen ids, `allowed_token_ids` forbids all others, `bad_words` are
-    never completed.
-    End: EOS (unless `ignore_eos`), `stop_token_ids`, `stop` strings (cut off, unless
-    `include_stop_str_in_output`), `max_tokens` (None: up to the model's length); none of the first three
-    before `min_tokens` tokens.
-    Reports: `logprobs` / `prompt_logprobs` likeliest tokens per position, beside the token itself;
-    -1 is the whole vocabulary.
-    `logprobs_mode` "raw" reads `logprobs` from the model's own logits, "processed" after everything above;
+    max_tokens: stop after this many new tokens
+    min_tokens: do not stop before this many
+    temperature: 0 is greedy, higher is more varied
+    top_p: keep the smallest set of tokens whose probability reaches this
+    top_k: keep this many of the likeliest tokens; -1: all
+    min_p: drop tokens less likely than this times the likeliest
+    seed: the same seed draws the same text
+    repetition_penalty: above 1: against tokens of the prompt and the output
+    presence_penalty: against tokens that occurred in the output, once each
+    frequency_penalty: against tokens that occurred in the output, once per occurrence
+    stop: stop at this text; may be given again (default: none)
+    ignore_eos: go on after the end-of-text token
+
+    `n` sequences come back, the best by cumulative log-probability of `best_of` that are run (default: `n`); sequence i
+    draws from `seed + i`. `max_tokens` None goes on up to the model's length. `stop` strings are cut off, unless
+    `include_stop_str_in_output`. `logit_bias` adds to chosen ids, `allowed_token_ids` forbids all others, `bad_words`
+    are never completed.
+    Reports: `logprobs` / `prompt_logprobs` likeliest tokens per position, beside the token itself; -1 is the whole
+    vocabulary. `logprobs_mode` "raw" reads `logprobs` from the model's own logits, "processed" after everything above;
     `prompt_logprobs` are always raw, as nothing is drawn there.
     Text: `detokenize=False` leaves the text empty; `skip_special_tokens` hides EOS and its like. Between those that are
     shown the text has no space but the tokens' own, whatever `spaces_between_special_tokens` says.
-    Own code: `extra_args` reaches custom logits processors.
+    Own code: `extra_args` reaches custom logits processors. Streams: `output_kind` says what AsyncLLM hands out.
     Beam search: `use_beam_search=True` with `best_of` as the width, `length_penalty`, `early_stopping`.
-    Streams: `output_kind` says what AsyncLLM hands out.
     Form: `structured_outputs` holds the text to a JSON schema, a regular expression, a choice or a grammar.
     """
 

@@ -29,7 +29,8 @@ from folovllm.engine.snapshots import merged
 from folovllm.engine.stats import EngineStats
 from folovllm.sampling_params import SamplingParams
 from folovllm.serving.replicas.client import ReplicatedLLM
-from folovllm.serving.replicas.launch import ReplicaOptions, make_replicas
+from folovllm.serving.replicas.launch import make_replicas
+from folovllm.serving.replicas.options import ReplicaOptions
 from folovllm.serving.routing import ROUTERS, Router
 
 COLUMNS = ["router", "hit_rate", "ttft_p50_ms", "ttft_p95_ms", "requests_per_s", "least_share"]

@@ -22,7 +22,8 @@ from folovllm.bench.report import Report, Row
 from folovllm.sampling_params import SamplingParams
 from folovllm.serving.replicas.client import ReplicaDiedError, ReplicatedLLM
 from folovllm.serving.replicas.cluster import RayFleet
-from folovllm.serving.replicas.launch import ReplicaOptions, make_replicas
+from folovllm.serving.replicas.launch import make_replicas
+from folovllm.serving.replicas.options import ReplicaOptions
 
 COLUMNS = ["requests", "lost", "finished", "told_ms", "asked_meanwhile", "failed_meanwhile", "back_s"]
 

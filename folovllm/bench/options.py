@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
-from folovllm.entrypoints.cli.parser import HELP, add_dtype
+from folovllm.config import ModelConfig
+from folovllm.entrypoints.cli.parser import add_fields
 from folovllm.utils.named_files import check_target
 
 if TYPE_CHECKING:
@@ -51,12 +52,12 @@ def add_source(parser: argparse._ActionsContainer) -> None:
     group.add_argument("--shape", choices=list(SHAPES), default=DEFAULT_SHAPE, help=text)
 
 
-def add_model(parser: argparse._ActionsContainer) -> None:
+def add_model(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     text = "dummy: random weights instead of the checkpoint's, for a --model whose config.json is there (default: auto)"
     parser.add_argument("--load-format", choices=["auto", "dummy"], help=text)
-    add_dtype(parser)
-    parser.add_argument("--device", help=HELP["device"])
+    add_fields(parser, ModelConfig, "dtype", "device")
+    parser.set_defaults(dtype="auto", device=None)
 
 
 def add_lengths(command: argparse.ArgumentParser, requests: int | None, prompt: int, output: int) -> None:

@@ -50,13 +50,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gpt2-sized": _shape(
         768, 12, 12, 12, 64, intermediate_size=2048, vocab_size=50257, max_position_embeddings=1024, rope_theta=1e4
     ),
-    # GPT-2's own architecture, computed by transformers' code. Its MLP has two matrices of 3,072, as many weights as
-    # three of 2,048.
-    "gpt2": {
-        "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
-        **_shape(768, 12, 12, 12, 64, intermediate_size=2048, vocab_size=50257, max_position_embeddings=1024),
-    },
     # Made here. The first is for a CPU: its float32 weights (118 MB) are more than caches hold, and a prompt of 2,000
     # tokens takes seconds, not minutes. The second is small enough to try a command out.
     "qwen3-mini": _shape(512, 8, 8, 4, 64, intermediate_size=1536, vocab_size=8192, max_position_embeddings=4096),

@@ -8,19 +8,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from folovllm.bench.options import add_common, add_lengths, add_model, at_least, source
+from folovllm.bench.options import add_common, add_lengths, add_model, source
 from folovllm.bench.report import Report, Samples, medians
 from folovllm.bench.runs import FoloVLLM, Run, Work, rounds_of
 from folovllm.bench.workload import random_prompts, vocab_size
-from folovllm.config import CacheConfig
-from folovllm.entrypoints.cli.parser import HELP
+from folovllm.config import CacheConfig, ModelConfig, ParallelConfig
+from folovllm.entrypoints.cli.parser import add_fields
 from folovllm.quant_scheme import ONLINE
 
 COLUMNS = [
     "dtype", "requests", "prompt_tokens", "output_tokens", "seconds", "prefill_tokens_per_s", "decode_tokens_per_s",
     "output_tokens_per_s",
 ]  # fmt: skip
-IMPLS = ("auto", "folovllm", "transformers")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -28,10 +27,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     text = "round folovllm's weights (default: as the checkpoint has them)"
     command.add_argument("--quantization", choices=list(ONLINE), help=text)
-    command.add_argument("--quantize-head", action="store_true", help=HELP["quantize_head"])
-    command.add_argument("--model-impl", choices=IMPLS, default="auto", help=HELP["model_impl"])
-    text = "of folovllm: " + HELP["tensor_parallel_size"]
-    command.add_argument("--tensor-parallel-size", type=at_least(1), metavar="N", default=1, help=text)
+    add_fields(command, ModelConfig, "quantize_head", "model_impl")
+    add_fields(command, ParallelConfig, "tensor_parallel_size")
     add_lengths(command, 4, 32, 32)
     add_common(command)
 
@@ -50,7 +47,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     each round would take blocks that none has used before, and the first use of memory is dear."""
     blocks = args.num_requests * (-(-(args.input_len + args.output_len) // CacheConfig().block_size) + 1)
     names = ("quantization", "quantize_head", "model_impl", "tensor_parallel_size")
-    return {"num_kv_blocks": blocks, **{name: getattr(args, name) for name in names}}
+    return {"num_kv_blocks": blocks, **{name: getattr(args, name) for name in names if name in args}}
 
 
 def work(args: argparse.Namespace, vocab: int, number: int) -> Work:
@@ -61,7 +58,9 @@ def work(args: argparse.Namespace, vocab: int, number: int) -> Work:
 
 
 def facts(args: argparse.Namespace) -> dict[str, Any]:
-    rounded = args.quantization and args.quantization + (", head in 8 bits" if args.quantize_head else "")
+    rounded = args.quantization and args.quantization + (
+        ", head in 8 bits" if getattr(args, "quantize_head", False) else ""
+    )
     sizes = {"requests": args.num_requests, "prompt_tokens": args.input_len, "output_tokens": args.output_len}
     return {"dtype": rounded or args.dtype, **sizes}
 

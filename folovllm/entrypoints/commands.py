@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import random
 import sys
-import typing
 from dataclasses import fields
 from typing import Any
 
@@ -29,53 +27,20 @@ Messages = list[dict[str, str]]
 CHAT_HELP = "/reset forgets the conversation · /quit (or Ctrl-D) ends · Ctrl-C stops an answer"
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 ENGINE = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig)
-SAMPLING = (
-    "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
-    "presence_penalty", "frequency_penalty", "stop", "ignore_eos")  # fmt: skip
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def add_commands(commands: Any) -> None:
+    """Without the options that are fields of dataclasses: see cli/parser.py."""
     parser = commands.add_parser("generate", help="complete one or more prompts")
     parser.set_defaults(run=generate, max_tokens=128, temperature=0.8)
     parser.add_argument("prompts", metavar="PROMPT", nargs="+", help="text to go on from; - reads stdin")
     parser.add_argument("--chat", action="store_true", help="a prompt is a user's message, to be answered")
     parser.add_argument("--n", type=int, default=1, metavar="N", help="completions of each prompt")
-    add_options(parser, SamplingParams, *ENGINE)
     parser = commands.add_parser("chat", help="talk with a model", description=f"A conversation. {CHAT_HELP}.")
     parser.set_defaults(run=chat, max_tokens=512)
     parser.add_argument("--system", metavar="TEXT", help="a system message before the conversation")
-    add_options(parser, SamplingParams, *ENGINE)
     commands.add_parser("demo", help="watch the small model answer and tell a story").set_defaults(run=demo)
-
-
-def add_options(parser: argparse.ArgumentParser, *configs: Any) -> None:
-    """An option for each field: --top-p for top_p. One that is not given stays out of the result."""
-    for config in configs:
-        hints = typing.get_type_hints(config)
-        for field in fields(config):
-            is_there = any(action.dest == field.name for action in parser._actions)
-            if is_there or (config is SamplingParams and field.name not in SAMPLING):
-                continue
-            kinds = {hints[field.name], *typing.get_args(hints[field.name])}
-            how: dict[str, Any] = {"type": int if int in kinds else float if float in kinds else str}
-            if bool in kinds:
-                how = {"action": argparse.BooleanOptionalAction}
-            elif list[str] in kinds:
-                how["action"] = "append"  # may be given again
-            default = parser.get_default(field.name) or field.default
-            text = f"default: {default}" if type(default) in (int, float) else None
-            parser.add_argument("--" + field.name.replace("_", "-"), default=argparse.SUPPRESS, help=text, **how)
-    if ModelConfig in configs:
-        example = """draft tokens: '{"method": "ngram", "num_speculative_tokens": 4}' (default: none)"""
-        parser.add_argument("--speculative-config", type=_json, metavar="JSON", default=argparse.SUPPRESS, help=example)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be JSON, got {text!r}: {error}") from error
 
 
 def given(args: argparse.Namespace, *configs: Any) -> dict[str, Any]:

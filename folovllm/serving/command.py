@@ -7,102 +7,56 @@ import json
 import os
 import re
 import ssl
-import typing
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from folovllm.config import EngineConfig
 from folovllm.engine.defaults import HUB, engine_options
-from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
+from folovllm.entrypoints import commands
+from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs
 from folovllm.entrypoints.cli.recording import recording_options
-from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments, json_object
+from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
-from folovllm.serving.openai.options import LogLevel, ServerOptions
-from folovllm.serving.reasoning import NAMES as REASONING_NAMES
-from folovllm.serving.reasoning import check_name
-from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
+from folovllm.serving.openai.options import ServerOptions
+from folovllm.serving.replicas.options import ReplicaOptions
 from folovllm.utils.logging import init_logger
 from folovllm.utils.named_files import read_file
 from folovllm.vllm_names import arguments
 
-LEVELS = typing.get_args(LogLevel)
+LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
+def add_parser(choices: Any) -> None:
+    parser = choices.add_parser(
         "serve",
         help="serve the model over HTTP, in the shape of OpenAI's interface",
         description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /.",
     )
     text = "folder, hub id or embedded (default: embedded)"
-    parser.add_argument("model", nargs="?", action=OneModel, default=argparse.SUPPRESS, metavar="MODEL", help=text)
+    model = {"action": OneModel, "default": argparse.SUPPRESS, "metavar": "MODEL"}
+    parser.add_argument("model", nargs="?", help=text, **model)
+    parser.add_argument("--model", help="the same (default: embedded)", **model)
     text = "options in YAML, by their long names; what is typed counts more (default: none)"
     parser.add_argument("--config", metavar="FILE", help=text)
     text = "a file with a key in each line; unlike --api-key, it does not show in the list of processes (default: none)"
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=text)
     text = "level of this program's own log (default: FOLOVLLM_LOG_LEVEL, or WARNING)"
-    parser.add_argument("--log-level", type=str.upper, choices=[level.upper() for level in LEVELS[:-1]], help=text)
-    _add_server_arguments(parser)
-    _add_replica_arguments(parser)
+    parser.add_argument("--log-level", type=str.upper, choices=LEVELS, help=text)
+    add_fields(parser, ServerOptions, how=_HOW)
+    add_fields(parser, ReplicaOptions, title="several engines, on Ray")
     add_engine_arguments(parser)
     add_vllm_arguments(parser, arguments())
     parser.set_defaults(run=run)
 
 
-def _add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    """An option for each field of ServerOptions, with what its docstring says of it."""
-    said = dict(re.findall(r"^ *(\w+): (.+)$", str(ServerOptions.__doc__), re.MULTILINE))
-    said["tool_call_parser"] = said["tool_call_parser"].replace("NAMES", ", ".join(NAMES))
-    said["reasoning_parser"] = said["reasoning_parser"].replace("REASONING", ", ".join(REASONING_NAMES))
-    hints = typing.get_type_hints(ServerOptions)
-    for each in fields(ServerOptions):
-        options = _SPELLED.get(each.name, ["--" + each.name.replace("_", "-")])
-        hint = hints[each.name]
-        default = list(each.default) if isinstance(each.default, tuple) else each.default
-        how: dict[str, Any] = {"dest": each.name, "default": default, "help": said[each.name]}
-        if hint is bool:
-            no = "--no-" + options[0][2:]
-            parser.add_argument(
-                no, dest=each.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-            )
-            how["action"] = "store_true"
-        elif typing.get_origin(hint) is typing.Literal:
-            how["choices"] = typing.get_args(hint)
-        elif each.name not in _HOW:
-            is_json = "dict" in str(hint)
-            how |= {"type": json_object, "metavar": "JSON"} if is_json else {"metavar": "VALUE"}
-        parser.add_argument(*options, **{**how, **_HOW.get(each.name, {})})
-
-
-def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("replicas", "several engines, on Ray (pip install -e '.[ray]' in the clone)")
-    whole = _whole(1)
-    group.add_argument("--replicas", type=whole, metavar="N", help="each in a process (default: one, without Ray)")
-    text = ", where the load decides (default: as many as --replicas)"
-    group.add_argument("--min-replicas", type=whole, metavar="N", help=f"fewest{text}")
-    group.add_argument("--max-replicas", type=whole, metavar="N", help=f"most{text}")
-    text = "unfinished requests that each should have, by which the load decides (default: 32)"
-    group.add_argument("--target-ongoing-requests", type=whole, metavar="N", help=text)
-    text = "which replica gets a request: prefix-affinity, least-loaded or round-robin (default: prefix-affinity)"
-    group.add_argument("--router", metavar="NAME", help=text)
-    text = "requests that a replica may have above the least busy one, and still be chosen for its cache (default: 8)"
-    group.add_argument("--router-margin", type=float, metavar="N", help=text)
-    group.add_argument("--ray-address", metavar="ADDRESS", help="of a Ray cluster (default: one on this machine)")
-    group.add_argument("--replica-cpus", type=float, metavar="N", help="CPUs that each takes (default: 1)")
-    group.add_argument("--replica-gpus", type=float, metavar="N", help="GPUs that each takes (default: 0)")
-
-
-def _replica_options(args: argparse.Namespace) -> Any:
+def _replica_options(args: argparse.Namespace) -> ReplicaOptions | None:
     """None where one engine is meant."""
-    spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
-    names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin", *spelled]
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    given = commands.given(args, ReplicaOptions)
     if not given:
         return None
-    if not given.keys() & {"replicas", "min_replicas", "max_replicas"}:
+    if "replicas" not in given:
         name = next(iter(given))
         raise ValueError(f"{name} must be given with --replicas, got {given[name]!r} without it")
     try:
@@ -111,13 +65,7 @@ def _replica_options(args: argparse.Namespace) -> Any:
         raise ValueError(
             f"`serve --replicas` needs the package {error.name}: pip install -e '.[serve,ray]' in the clone"
         ) from error
-    from folovllm.serving.replicas.cluster import ClusterOptions
-    from folovllm.serving.replicas.launch import ReplicaOptions
-
-    cluster = ClusterOptions(**{spelled[name]: given.pop(name) for name in spelled if name in given})
-    if "router_margin" in given:
-        given["margin"] = given.pop("router_margin")
-    return ReplicaOptions(**given, cluster=cluster)
+    return ReplicaOptions(**given)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,23 +74,8 @@ def run(args: argparse.Namespace) -> int:
         init_logger("folovllm").setLevel(args.log_level)
     engine = engine_options(engine_kwargs(args))
     fields_of_config = {name: value for name, value in engine.items() if name not in HUB}
-    EngineConfig.from_kwargs(model=args.model, **fields_of_config)  # refused before anything heavy is imported
-    if args.log_config_file is not None:
-        read_file("--log-config-file", args.log_config_file)
-    args.chat_template = _template(args.chat_template)
-    _check_certificate(args.ssl_certfile, args.ssl_keyfile)
-    args.api_keys = _api_keys(args.api_keys, args.api_key_file)
-    if args.allow_credentials and "*" in args.allowed_origins:
-        raise ValueError(
-            "--allow-credentials must be given with origins by their names, got '*': any site could use what a "
-            "browser holds for this server"
-        )
-    if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", args.metrics_prefix):
-        raise ValueError(f"--metrics-prefix must be the beginning of a name in Prometheus, got {args.metrics_prefix!r}")
-    if args.tool_call_parser is not None:
-        get_tool_parser(args.tool_call_parser)
-    if args.reasoning_parser is not None:
-        check_name(args.reasoning_parser)
+    options = _server_options(args)
+    EngineConfig.from_kwargs(model=options.model, **fields_of_config)  # refused before anything heavy is imported
     require_packages()
     recording = recording_options(args, texts=False)
     replicas = _replica_options(args)
@@ -151,21 +84,29 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError("--trace and --nvtx must not be given with --replicas: they are of one engine")
         from folovllm.serving.replicas.launch import serve_replicas
 
-        return serve_replicas(_options(args), engine, replicas, notes)
-    with closing(EngineProcess(args.model, **engine, **recording, observers=args.observers)) as process:
+        return serve_replicas(options, engine, replicas, notes)
+    with closing(EngineProcess(options.model, **engine, **recording, observers=args.observers)) as process:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
-        return serve(_options(args), process, notes)
+        return serve(options, process, notes)
+
+
+def _server_options(args: argparse.Namespace) -> ServerOptions:
+    given = commands.given(args, ServerOptions)
+    given["chat_template"] = _template(given.get("chat_template"))
+    given["api_keys"] = _api_keys(given.get("api_keys", []), args.api_key_file)
+    options = ServerOptions(**given)
+    _check_certificate(options.ssl_certfile, options.ssl_keyfile)
+    if options.log_config_file is not None:
+        read_file("--log-config-file", options.log_config_file)
+    return options
 
 
 def _api_keys(given: list[str], file: Path | None) -> list[str]:
     keys = [*given, *(file.read_text("utf-8", "replace").split() if file is not None else ())]
     if file is not None and len(keys) == len(given):
         raise ValueError(f"--api-key-file must have at least one key, got {file}, which is empty")
-    keys = keys or [key for key in [os.environ.get("FOLOVLLM_API_KEY")] if key]
-    if not all(re.fullmatch(r"[!-~]+", key) for key in keys):
-        raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
-    return keys
+    return keys or [key for key in [os.environ.get("FOLOVLLM_API_KEY")] if key]
 
 
 def _check_certificate(certificate: str | None, key: str | None) -> None:
@@ -192,11 +133,6 @@ def _template(given: str | None) -> str | None:
         raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
-def _options(args: argparse.Namespace) -> Any:
-    given = {field.name: getattr(args, field.name) for field in fields(ServerOptions)}
-    return ServerOptions(**given)
-
-
 def require_packages() -> None:
     """Raises ValueError: the extra `serve` is not installed."""
     try:
@@ -205,12 +141,6 @@ def require_packages() -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ValueError(f"`serve` needs the package {error.name}: pip install -e '.[serve]' in the clone") from error
-
-
-_SPELLED = {
-    "api_keys": ["--api-key"], "allowed_hosts": ["--allowed-host"],
-    "trust_chat_template": ["--trust-request-chat-template"], "max_queue": ["--max-queue", "--max-num-queued-reqs"],
-}  # fmt: skip
 
 
 def _texts(text: str) -> list[str]:
@@ -223,25 +153,14 @@ def _texts(text: str) -> list[str]:
     return texts
 
 
-def _whole(least: int, most: int | None = None) -> Any:
-    def number(text: str) -> int:
-        value = int(text) if re.fullmatch(r"-?\d+", text) else least - 1
-        if value < least or (most is not None and value > most):
-            limit = f"at least {least}" if most is None else f"in [{least}, {most}]"
-            raise argparse.ArgumentTypeError(f"must be a whole number {limit}, got {text!r}")
-        return value
-
-    return number
-
-
 # What a field's type does not say.
 _HOW: dict[str, dict[str, Any]] = {
-    "model": {"action": OneModel, "metavar": "MODEL"},
-    "served_model_name": {"nargs": "+", "metavar": "NAME"},
-    "port": {"type": _whole(0, 65535), "metavar": "N"},
-    "api_keys": {"action": "extend", "nargs": "+", "metavar": "KEY"},
-    "allowed_hosts": {"action": "append", "metavar": "NAME"},
-    **{f"allowed_{what}": {"type": _texts, "metavar": "JSON"} for what in ("origins", "methods", "headers")},
-    "max_queue": {"type": _whole(0), "metavar": "N"},
-    "max_body_bytes": {"type": _whole(1), "metavar": "N"},
+    "served_model_name": {"action": None, "nargs": "+", "metavar": "NAME"},
+    "api_keys": {"options": ["--api-key"], "action": "extend", "nargs": "+", "metavar": "KEY"},
+    "allowed_hosts": {"options": ["--allowed-host"], "metavar": "NAME"},
+    **{
+        f"allowed_{what}": {"type": _texts, "action": None, "metavar": "JSON"}
+        for what in ("origins", "methods", "headers")
+    },
+    "trust_chat_template": {"options": ["--trust-request-chat-template"]},
 }

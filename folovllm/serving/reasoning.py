@@ -21,20 +21,11 @@ from typing import Literal
 
 from folovllm.serving.tool_parsers.abstract_tool_parser import overlap
 from folovllm.structured_outputs import JSON_OPTIONS, StructuredOutputsParams, as_lark, kind_and_text
-from folovllm.utils.checks import did_you_mean
 
 Thinks = Literal["no", "maybe", "yes"]
 BEGIN, END = "<think>", "</think>"
 _OTHERWISE: dict[str, Thinks] = {"qwen3": "maybe", "deepseek_r1": "yes"}
 """By a parser's name: what the model does where the prompt says nothing."""
-NAMES = (*_OTHERWISE,)
-
-
-def check_name(name: str) -> None:
-    """Raises ValueError: no parser has that name."""
-    if name not in NAMES:
-        hint = did_you_mean(name, NAMES) or f"there are {', '.join(NAMES)}"
-        raise ValueError(f"reasoning_parser must be the name of a parser, got {name!r}; {hint}")
 
 
 def parser_of_template(template: str) -> str | None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from folovllm import ModelLoadError
 from folovllm.entrypoints.cli.main import main
 from folovllm.quantize.folder import PART, new_folder
 from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize
@@ -38,8 +37,6 @@ def text(tmp_path):
     [
         ({"method": "gtpq"}, "method must be one of 'rtn', 'gptq', 'awq', got 'gtpq'; did you mean 'gptq'?"),
         ({"bits": 3}, "bits must be 4 or 8, got 3"),
-        ({"bits": True}, "bits must be 4 or 8, got True"),
-        ({"group_size": 0}, "group_size must be a multiple of 8, or -1 for a row at a time, got 0"),
         ({"group_size": 100}, "group_size must be a multiple of 8, or -1 for a row at a time, got 100"),
         ({"smoothquant": 0.5}, "smoothquant must be left out without w8a8: it is for activations, got 0.5"),
         (
@@ -52,7 +49,6 @@ def text(tmp_path):
             "group_size must be -1 with w8a8, a scale for each output, got 32; leave it out",
         ),
         ({"w8a8": True, "smoothquant": 1.5}, "smoothquant must be in [0, 1], got 1.5"),
-        ({"w8a8": True, "smoothquant": float("nan")}, "smoothquant must be a finite number, got nan"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_go_together(options, message):
@@ -101,15 +97,12 @@ def test_what_cannot_be_is_one_line_and_changes_nothing(tmp_path, source, text, 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.txt", b"", "it has 0 in 0; take more"),
         ("a.txt", b"short", "it has 5 in 1; take more"),
-        ("a.jsonl", b"", "it has 0 in 0; take more"),
         ("a.txt", b"x" * 2000, "must have at least 2,048 tokens, and 4 windows of up to 512, got"),
         ("a.jsonl", b'{"text": "%s"}' % (b"x" * 9000), ""),
         ("a.txt", b"\xff\xfe" * 2000, "must be UTF-8 text, got"),
         ("a.jsonl", b"{}\n", "line 1 is {}"),
         ("a.jsonl", b'{"text": "a"}\n{"text": 3}\n', "line 2 is {'text': 3}"),
-        ("a.jsonl", b'{"prompt": "a"}\n', "line 1 is {'prompt': 'a'}"),
         ("a.jsonl", b"\nno\n", "line 2 is not JSON"),
     ],
 )
@@ -146,14 +139,6 @@ def test_activations_that_overflow(tmp_path, source, text, capsys):
     assert found == (
         "model.layers.0.mlp.down_proj reads activations that are not finite: the model's weights are damaged"
     )
-
-
-def test_a_tensor_that_is_missing(tmp_path, source, text):
-    tensors = load_file(source / "model.safetensors")
-    del tensors["model.layers.1.mlp.down_proj.weight"]
-    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelLoadError, match="lacks 1 tensor.*down_proj"):
-        quantize(str(source), tmp_path / "out", Recipe.from_options(group_size=32), text)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -123,18 +123,6 @@ def test_a_table_in_a_pipe_is_as_wide_as_what_it_says(monkeypatch: pytest.Monkey
     assert out.getvalue() == f"name   text\nlong   {'x' * 200}\nshort  y\n"
 
 
-def test_a_terminal_keeps_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "40")
-    out = Terminal()
-    PlainConsole(file=out, color_system=None).print("x" * 50)
-    assert out.getvalue() == "x" * 40 + "\n" + "x" * 10 + "\n"
-
-
 def test_a_json_stream_names_the_prompt_once(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(["generate", "hello", "你好", "--model", model, "--json", "--stream", *GREEDY], capsys)
     lines = [json.loads(line) for line in out.splitlines()]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from folovllm.serving.reasoning import ReasoningParser, Thinks, check_name, parser_of_template, whether_it_thinks
+from folovllm.serving.openai.options import ServerOptions
+from folovllm.serving.reasoning import ReasoningParser, Thinks, parser_of_template, whether_it_thinks
 
 FRAGMENTS = ["<think>", "</think>", "<", "</", "think>", "a", " ", "\n", "<tool_call>", "{}"]
 
@@ -61,5 +62,5 @@ def test_a_chat_template_tells_how_its_model_thinks() -> None:
     assert parser_of_template("{%- set content = message.content.split('</think>')[-1] %}<|im_start|>") == "qwen3"
     assert parser_of_template("{{'<｜Assistant｜>' + content.split('</think>')[-1]}}") == "deepseek_r1"
     assert parser_of_template("<|im_start|>{{ messages[0].content }}") is None
-    with pytest.raises(ValueError, match=r"^reasoning_parser must be the name of a parser, got 'qwen'; did you mean"):
-        check_name("qwen")
+    with pytest.raises(ValueError, match=r"^reasoning_parser must be one of .*got 'qwen'; did you mean 'qwen3'"):
+        ServerOptions(reasoning_parser="qwen")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
 from folovllm.entrypoints.cli.main import main
+from folovllm.serving.replicas.options import ReplicaOptions
 
 
 def test_without_ray_one_line_names_the_extra(
@@ -22,3 +24,17 @@ def test_a_router_without_replicas_is_refused(capsys: pytest.CaptureFixture[str]
     pytest.importorskip("fastapi_offline")
     assert main(["serve", "--router", "round-robin"]) == 2
     assert "router must be given with --replicas" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replicas": 0}, "replicas must be positive, got 0"),
+        ({"router": "nearest"}, "router must be one of .*, got 'nearest'"),
+        ({"router": "round-robin", "router_margin": 3.0}, "router_margin must be given with --router prefix-affinity"),
+        ({"router_margin": -1.0}, "margin must be non-negative, got -1"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ReplicaOptions(**options)

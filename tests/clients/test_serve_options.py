@@ -44,7 +44,7 @@ def test_generate_gives_them_to_the_engine_and_keeps_its_own_seed() -> None:
     [
         (["--max-num-seqs", "0"], "max_num_seqs must be positive"),
         (["--max-num-seq", "1"], "did you mean '--max-num-seqs'?"),
-        (["--port", "70000"], "must be a whole number in [0, 65535]"),
+        (["--port", "70000"], "port must be in [0, 65535], got 70000"),
         (["--api-key", "schlüssel"], "--api-key must be of visible ASCII"),
         (["--policy", "random"], "policy must be one of"),
     ],

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from folovllm import ModelLoadError
-from folovllm.entrypoints.cli.main import main
 from folovllm.layers.linear import PLAIN
 from folovllm.layers.ops import LayerOps
 from folovllm.models.checkpoint import check_checkpoint, read_heads
@@ -61,21 +60,6 @@ def test_a_rank_reads_its_part_of_them(kind, tmp_path):
         )
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_quantize_reads_them_too(tmp_path):
-    as_in_memory("qwen3_moe", tmp_path / "one")
-    make_hf_model("qwen3_moe").save_pretrained(tmp_path / "apart")
-    for name in ("one", "apart"):
-        assert (
-            main(
-                ["quantize", str(tmp_path / name), str(tmp_path / f"{name}-q"), "--method", "rtn", "--group-size", "8"]
-            )
-            == 0
-        )
-    one, apart = (load_file(tmp_path / f"{name}-q" / "model.safetensors") for name in ("one", "apart"))
-    assert one.keys() == apart.keys()
-    assert all(torch.equal(one[name], apart[name]) for name in one)
 
 
 @pytest.mark.parametrize("change", [lambda each: each.mT.contiguous(), lambda each: each[:3]])

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.tool_parsers import abstract_tool_parser, formats, json_call
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
 from folovllm.serving.tool_parsers.formats import (
@@ -157,8 +158,10 @@ def test_parsers_have_names() -> None:
     assert {get_tool_parser(name).__name__ for name in NAMES} == {
         "HermesToolParser", "Qwen3XMLToolParser", "MistralToolParser", "Llama3JsonToolParser",
     }  # fmt: skip
-    with pytest.raises(ValueError, match=r"^tool_call_parser must be the name of a parser, got 'hermez'; did you mean"):
-        get_tool_parser("hermez")
+    for name in NAMES:
+        ServerOptions(tool_call_parser=name)
+    with pytest.raises(ValueError, match=r"^tool_call_parser must be one of .*got 'hermez'; did you mean 'hermes'"):
+        ServerOptions(tool_call_parser="hermez")
 
 
 def test_nesting_without_end_ends_no_parser() -> None:
@@ -389,27 +392,22 @@ def test_arguments_that_are_no_object_are_handed_on_as_they_are() -> None:
     [
         ({"$ref": "#/$defs/Days"}, "5", 5),
         ({"$ref": "#/$defs/Place"}, '{"x": 1}', {"x": 1}),
-        ({"$ref": "#/$defs/Place"}, "five", "five"),
         ({"allOf": [{"$ref": "#/$defs/Days"}], "description": "d"}, "5", 5),
         ({"oneOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]}, "null", None),
         ({"anyOf": [{"type": "array", "items": {}}, {"$ref": "#/$defs/Days"}]}, "[5]", [5]),
         ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "5", "5"),
         ({"enum": [1, 5]}, "5", 5),
-        ({"enum": ["5", 1]}, "5", "5"),
         ({"enum": [True, "a"]}, "True", True),
         ({"const": 5}, "5", 5),
         ({"properties": {"x": {}}}, "{}", {}),
         ({"type": "integer"}, "true", "true"),
         ({"type": "number"}, "NaN", "NaN"),
-        ({"type": "number"}, "1e999", "1e999"),
         ({"type": "object"}, '{"x": [-1e999]}', '{"x": [-1e999]}'),
         ({"type": "object"}, r'{"x": "\ud83d"}', r'{"x": "\ud83d"}'),
         ({"type": "object"}, r'{"x": "\ud83d\ude00"}', {"x": "😀"}),
         ({"$ref": "#/$defs/Self"}, "5", "5"),
         ({"anyOf": [{"$ref": "#/$defs/Self"}, {"$ref": "#/$defs/Days"}]}, "5", 5),
-        ({"type": [["integer"]]}, "5", "5"),
         ({"$ref": "#/$defs/Nothing"}, "5", "5"),
-        ({}, "5", "5"),
         (True, "5", "5"),
     ],
 )

@@ -91,12 +91,12 @@ def test_a_file_has_what_is_not_typed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prot: 80", "'prot' is none; did you mean '--port'?"),
-        ("port: true", "--port in --config must be a value, got True"),
-        ("salt-by-key: 1", "--salt-by-key in --config must be true or false, got 1"),
+        ("prot: 80", "unknown argument '--prot=80'; did you mean '--port'?"),
+        ("port: true", "argument --port: expected one argument"),
+        ("salt-by-key: 1", "--salt-by-key/--no-salt-by-key: ignored explicit argument '1'"),
         ("port: [", "must be a file of YAML"),
         ("port", "must be a file of options in YAML"),
-        ("config: x", "'config' is none"),
+        ("config: x", "--config must name no other file, got"),
     ],
 )
 def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,8 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: 
         ("serve --ssl-keyfile k.pem", "--ssl-keyfile must be given with --ssl-certfile"),
         ("serve --ssl-certfile /none", "be a certificate and its key in PEM, got '/none'"),
         ("serve --chat-template /none", "--chat-template must be a file that can be read, got '/none'"),
-        ("serve --uvicorn-log-level loud", "invalid choice: 'loud'"),
+        ("serve --uvicorn-log-level loud", "uvicorn_log_level must be one of 'critical', 'error'"),
+        ("serve --tool-call-parser hermez", "tool_call_parser must be one of 'qwen3_xml', 'hermes'"),
         ("genrate x", "did you mean 'generate'?"),
     ],
 )

@@ -90,13 +90,6 @@ def test_a_tied_model_may_be_stored_by_its_head_alone(tmp_path):
     assert tokens(folder) == hf_greedy(oracle(folder), PROMPT, 24)
 
 
-def test_a_misshapen_head_of_a_tied_model_is_named(tmp_path):
-    folder = make_hf_folder(tmp_path, tie_word_embeddings=True)
-    edit_tensors(folder, lambda t: t.update({HEAD: torch.zeros(255, 64)}))
-    with pytest.raises(ModelLoadError, match=r"lm_head.weight has shape \(255, 64\), .* asks for \(256, 64\)"):
-        build(folder)
-
-
 # --- which class
 
 
@@ -127,7 +120,6 @@ def test_an_architecture_of_another_model_type_is_refused(kind, architecture, tm
         ("hidden_act", "gelu", "must be 'silu' for qwen3, got 'gelu'"),
         ("rms_norm_eps", -1e-6, "must not be negative"),
         ("hidden_size", 10**9, "has shape .* the configuration asks for"),
-        ("vocab_size", 10**12, "has shape .* the configuration asks for"),
         ("max_position_embeddings", 10**12, "max_model_len must be less, got 1000000000000: RoPE's angles take"),
     ],
 )

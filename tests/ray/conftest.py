@@ -31,13 +31,14 @@ def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(hold: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     from folovllm.serving.replicas import cluster
-    from folovllm.serving.replicas.launch import ReplicaOptions, make_replicas
+    from folovllm.serving.replicas.launch import make_replicas
+    from folovllm.serving.replicas.options import ReplicaOptions
     from tests.ray.support import HeldReplica
     from tests.serve.support import running
 
     told = {"hold": hold, "is_slow": request.config.option.pace == "slow"}
     engine = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 2, **told}
-    options = ReplicaOptions(replicas=2, router="round-robin", cluster=cluster.ClusterOptions(object_store_mb=100))
+    options = ReplicaOptions(replicas=2, router="round-robin")
     with pytest.MonkeyPatch.context() as places:
         places.setattr(cluster, "EngineReplica", HeldReplica)
         llm = make_replicas("embedded", engine, options)

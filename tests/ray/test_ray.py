@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -63,35 +62,6 @@ def test_who_leaves_frees_the_blocks_on_the_replica(server: Any, first_tokens_on
         wait_for(lambda: used_blocks(server) == [0, 0])
 
 
-def test_keys_a_full_queue_and_metrics_are_the_front_s(server: Any, first_tokens_only: Any) -> None:
-    import httpx
-    import openai
-
-    from tests.serve.support import wait_for
-
-    def metrics() -> str:
-        return httpx.get(f"{server.url}/metrics", headers={"Authorization": "Bearer secret"}, timeout=600).text
-
-    def ask() -> Any:
-        return client.completions.create(model="embedded", prompt="b", max_tokens=2)
-
-    with pytest.raises(openai.AuthenticationError):
-        server.client().models.list()
-    client = client_of(server)
-    with ThreadPoolExecutor() as users, first_tokens_only():
-        streams = begun(client, 4)
-        waiting = users.submit(ask)
-        wait_for(lambda: server.llm.load().waiting == 1)
-        with pytest.raises(openai.RateLimitError):
-            ask()
-        running = [f'folovllm:num_requests_running{{model_name="embedded",replica="{name}"}} 2.0' for name in NAMES]
-        wait_for(lambda: all(line in metrics() for line in running))  # a late replica is not in every snapshot
-        for stream in streams:
-            stream.close()
-    assert waiting.result().choices
-    wait_for(lambda: used_blocks(server) == [0, 0])
-
-
 def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any, first_tokens_only: Any) -> None:
     import httpx
     import openai
@@ -126,26 +96,9 @@ def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any, fir
         assert client.completions.create(model="embedded", prompt="a", max_tokens=2).choices
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_replicas": 3, "max_replicas": 2}, r"min_replicas must be at most max_replicas \(2\), got 3"),
-        ({"min_replicas": 2}, "max_replicas must be given where the other bound is"),
-        ({"replicas": 5, "min_replicas": 1, "max_replicas": 3}, r"replicas must be in \[1, 3\]"),
-        ({"router": "nearest"}, "router must be one of round-robin, least-loaded, prefix-affinity, got 'nearest'"),
-        ({"router": "round-robin", "margin": 3.0}, "router_margin must be given with --router prefix-affinity alone"),
-        ({"margin": -1.0}, "margin must be non-negative, got -1"),
-    ],
-)
-def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
-    from folovllm.serving.replicas.launch import ReplicaOptions
-
-    with pytest.raises(ValueError, match=message):
-        ReplicaOptions(**options)
-
-
 def test_a_cluster_that_is_not_there_is_named() -> None:
-    from folovllm.serving.replicas.cluster import ClusterOptions, RayFleet
+    from folovllm.serving.replicas.cluster import RayFleet
+    from folovllm.serving.replicas.options import ReplicaOptions
 
     with pytest.raises(ValueError, match=r"ray_address must be a Ray cluster's that can be reached, got '127.0.0.1:1'"):
-        RayFleet("embedded", {}, 1, 1, ClusterOptions(address="127.0.0.1:1"))
+        RayFleet("embedded", {}, ReplicaOptions(ray_address="127.0.0.1:1"))

@@ -19,18 +19,10 @@ class LocalFleet:
     """A name in `dead` is a replica whose process has died: what is asked of it ends in an error."""
 
     def __init__(self, count: int, **engine: Any) -> None:
-        self.engine = engine
-        self.replicas: dict[str, EngineReplica] = {}
+        names = [f"replica-{number}" for number in range(count)]
+        self.replicas = {name: EngineReplica(name, "embedded", engine) for name in names}
         self.dead: set[str] = set()
         self.asked: list[str] = []
-        self.removed: list[str] = []
-        for _ in range(count):
-            self._make()
-
-    def _make(self) -> str:
-        name = f"replica-{len(self.replicas) + len(self.removed)}"
-        self.replicas[name] = EngineReplica(name, "embedded", self.engine)
-        return name
 
     @property
     def engines(self) -> list[LLMEngine]:
@@ -48,9 +40,6 @@ class LocalFleet:
                     raise ReplicaDiedError(f"{name} died under this request")
                 yield gained
 
-    async def abort(self, name: str, request_id: str) -> None:
-        await self.replicas[name].abort(request_id)
-
     async def reset_prefix_cache(self, name: str) -> None:
         await self.replicas[name].reset_prefix_cache()
 
@@ -58,13 +47,6 @@ class LocalFleet:
         if name in self.dead:
             raise ReplicaDiedError(name)
         return await self.replicas[name].snapshot()
-
-    async def add(self) -> str:
-        return self._make()
-
-    async def remove(self, name: str) -> None:
-        self.removed.append(name)
-        await self.replicas.pop(name).llm.shutdown()
 
     def close(self) -> None:
         """The engines' threads end with the process."""

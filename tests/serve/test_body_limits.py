@@ -14,7 +14,7 @@ from folovllm.serving.openai.background import at_once
 from folovllm.serving.openai.body import WholeBody
 from folovllm.serving.openai.errors import first_problem
 from folovllm.serving.openai.longest_token import characters_a_token
-from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest
+from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from tests.serve.support import Running
 
@@ -27,26 +27,12 @@ CALL = {"function": {"name": "f", "arguments": ""}}
     [
         (CompletionRequest, "prompt", 256, "a"),
         (CompletionRequest, "prompt", 256, [5]),
-        (ChatRequest, "messages", 4096, USER),
-        (ChatRequest, "messages[0].content", 1024, {"type": "text", "text": ""}),
         (ChatRequest, "messages[0].tool_calls", 128, CALL),
         (ChatRequest, "tools", 128, {"type": "function", "function": {"name": "f"}}),
         (ResponsesRequest, "input", 4096, USER),
         (ResponsesRequest, "input[0].content", 1024, {"type": "input_text", "text": ""}),
         (ResponsesRequest, "tools", 128, {"type": "function", "name": "f"}),
-        (CompletionRequest, "stop", 64, "a"),
-        (CompletionRequest, "stop", 1024, None),
         (CompletionRequest, "stop[0]", 1024, None),
-        (CompletionRequest, "stop_token_ids", 128, 1),
-        (CompletionRequest, "bad_words", 128, "a"),
-        (CompletionRequest, "bad_words[0]", 256, None),
-        (CompletionRequest, "allowed_token_ids", 1024, 1),
-        (CompletionRequest, "structured_outputs.choice", 1024, "a"),
-        (CompletionRequest, "structured_outputs.choice[0]", 1024, None),
-        (CompletionRequest, "structured_outputs.regex", 4096, None),
-        (CompletionRequest, "request_id", 1024, None),
-        (DetokenizeRequest, "tokens", 2**18, 1),
-        (CompletionRequest, "structured_outputs.json", 2**16, None),
     ],
 )
 def test_what_is_at_the_limit_passes_and_one_more_does_not(

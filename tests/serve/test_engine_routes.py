@@ -75,7 +75,7 @@ def test_a_dashboard_for_vllm_fills(vllms: Running) -> None:
 
 def test_a_prefix_that_no_name_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--metrics-prefix", "1 x"]) == 2
-    assert "--metrics-prefix must be the beginning of a name in Prometheus, got '1 x'" in capsys.readouterr().err
+    assert "metrics_prefix must be the beginning of a name in Prometheus, got '1 x'" in capsys.readouterr().err
 
 
 def test_the_server_tells_how_it_is_set_up(server: Running) -> None:

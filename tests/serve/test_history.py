@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
-from pydantic import BaseModel
 
 from folovllm.outputs import CompletionOutput
 from folovllm.serving.openai.background import at_once
@@ -72,40 +70,6 @@ def test_an_answer_that_is_cut_anywhere_is_taken_back(served: Running, parser: A
                 body.chat_template = template
                 assert serving.conversation(body, at_once, body.tools)["prompt_token_ids"]
     assert httpx.post(f"{served.url}/v1/chat/completions", json={**asked, "max_tokens": 1}).status_code == 200
-
-
-@pytest.mark.parametrize("max_tokens", [1, 9, 20, 30])
-def test_calls_that_max_tokens_cuts_go_on(client: OpenAI, max_tokens: int) -> None:
-    ask: Any = {"model": "embedded", "seed": 1}
-    forced: Any = {**ask, "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}
-    said = client.chat.completions.create(**forced, messages=[QUESTION], max_tokens=max_tokens).choices[0].message
-    for history in (said.model_dump(), said.model_dump(exclude_none=True)):
-        messages: Any = [QUESTION, history, QUESTION]
-        assert client.chat.completions.create(**ask, messages=messages, max_tokens=1).choices
-    ask = {"model": "embedded", "temperature": 0}
-    forced = {**ask, "tools": [{"type": "function", **TOOL}], "tool_choice": "required"}
-    first = client.responses.create(**forced, input="a", max_output_tokens=max_tokens + 15)
-    assert first.status == "incomplete"
-    again: Any = [QUESTION, *(item.model_dump() for item in first.output), QUESTION]
-    assert client.responses.create(**ask, input=again, max_output_tokens=1).output
-    assert client.responses.create(**ask, input="b", max_output_tokens=1, previous_response_id=first.id).output
-
-
-class Pet(BaseModel):
-    animal: Literal["cat", "狗"]
-
-
-def test_what_openai_s_client_has_parsed_goes_back(client: OpenAI) -> None:
-    messages: Any = [QUESTION]
-    said = client.chat.completions.parse(model="embedded", messages=messages, response_format=Pet).choices[0].message
-    history = said.model_dump()
-    assert history["parsed"]
-    messages = [QUESTION, history, QUESTION]
-    assert client.chat.completions.create(model="embedded", messages=messages, max_tokens=1).choices
-    answer = client.responses.parse(model="embedded", input="A pet?", text_format=Pet)
-    again: Any = [QUESTION, *(item.model_dump() for item in answer.output), QUESTION]
-    assert again[1]["content"][0]["parsed"]
-    assert client.responses.create(model="embedded", input=again, max_output_tokens=1).output
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, Field
 
-from tests.serve.support import Running, running
+from tests.serve.support import Running
 
 
 class Owner(BaseModel):
@@ -42,10 +42,6 @@ def test_an_answer_is_of_the_class_that_was_asked_for(server: Running, strict: b
     assert isinstance(asked.invoke("A pet?"), Pet)
 
 
-def test_so_it_is_by_a_json_schema(server: Running) -> None:
-    assert isinstance(model(server).with_structured_output(Pet, method="json_schema").invoke("A pet?"), Pet)
-
-
 @pytest.mark.parametrize("choice", ["any", "double"])
 def test_a_bound_tool_is_called_and_its_result_goes_back(server: Running, choice: str) -> None:
     bound = model(server).bind_tools([double], tool_choice=choice, parallel_tool_calls=False)
@@ -66,12 +62,3 @@ def test_a_streamed_call_adds_up(server: Running) -> None:
     ((name, args),) = [(call["name"], call["args"]) for call in first.tool_calls]
     assert name == "double"
     assert args["number"] in (1, 2, 3)
-
-
-def test_a_call_of_the_model_s_own_will_is_read() -> None:
-    text = r'<tool_call>\n\{"name": "double", "arguments": \{"number": [123]\}\}\n</tool_call>'
-    with running(tool_call_parser="hermes") as server:
-        bound = model(server, extra_body={"structured_outputs": {"regex": text}}).bind_tools([double])
-        (call,) = bound.invoke("Two times two?").tool_calls
-    assert call["name"] == "double"
-    assert call["args"]["number"] in (1, 2, 3)

@@ -8,7 +8,6 @@ import httpx
 import openai
 import pytest
 
-from folovllm.serving.openai.middleware import is_loopback, salt_for
 from tests.serve.support import first_tokens_only, running, wait_for
 
 
@@ -82,14 +81,3 @@ def test_each_key_finds_its_own_prompts(guarded) -> None:
 
     assert [cached("first"), cached("first"), cached("second"), cached("second")] == [0, 32, 0, 32]
     assert [cached("first", "mine"), cached("first", "mine"), cached("second", "mine")] == [0, 32, 0]
-
-
-def test_salts_of_two_keys_never_meet() -> None:
-    assert len({salt_for(key, salt) for key in ("a", "b") for salt in (None, "x", "y")}) == 6
-
-
-@pytest.mark.parametrize(
-    ("host", "inside"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)]
-)
-def test_what_other_machines_can_reach_is_known(host: str, inside: bool) -> None:
-    assert is_loopback(host) is inside

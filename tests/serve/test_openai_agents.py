@@ -9,12 +9,11 @@ import pytest
 from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, function_tool
 from openai import AsyncOpenAI
 
-from tests.serve.support import Running, running
+from tests.serve.support import Running
 
 
-@pytest.mark.parametrize("parser", [None, "hermes"])
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_run_calls_its_tool_and_ends_with_a_text(server: Running, parser: str | None, is_streamed: bool) -> None:
+def test_a_run_calls_its_tool_and_ends_with_a_text(server: Running, is_streamed: bool) -> None:
     """The first turn must call; the next, which names the first response and sends the result alone, is free."""
     asked: list[int] = []
 
@@ -38,11 +37,7 @@ def test_a_run_calls_its_tool_and_ends_with_a_text(server: Running, parser: str 
             pass
         return result
 
-    if parser is None:
-        result = asyncio.run(run(server.url))
-    else:
-        with running(tool_call_parser=parser) as other:
-            result = asyncio.run(run(other.url))
+    result = asyncio.run(run(server.url))
     assert len(asked) == 1
     kinds = [item.type for item in result.new_items]
     assert kinds == ["tool_call_item", "tool_call_output_item", "message_output_item"]

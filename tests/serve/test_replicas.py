@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from folovllm import LLM, SamplingParams
 from folovllm.serving.replicas.client import ReplicatedLLM
-from folovllm.serving.replicas.scaling import Scaling
 from folovllm.serving.routing import PrefixAffinity, RoundRobin, Router
 from tests.serve.fleet import LocalFleet, facts_of
 from tests.serve.support import Running, first_tokens_only, running, wait_for
@@ -26,11 +24,9 @@ QUESTION = [{"role": "user", "content": "What is prefix caching?"}]
 
 
 @contextmanager
-def replicated(
-    count: int = 2, router: Router | None = None, scaling: Scaling | None = None, **options: Any
-) -> Iterator[tuple[Running, LocalFleet]]:
+def replicated(count: int = 2, router: Router | None = None, **options: Any) -> Iterator[tuple[Running, LocalFleet]]:
     fleet = LocalFleet(count, **ENGINE)
-    llm = ReplicatedLLM(fleet, router or RoundRobin(), facts_of(fleet), scaling)
+    llm = ReplicatedLLM(fleet, router or RoundRobin(), facts_of(fleet))
     with running(llm=llm, **options) as server:
         yield server, fleet
 
@@ -53,19 +49,6 @@ def test_both_replicas_answer_with_one_engine_s_tokens(pair: tuple[Running, Loca
         assert answer.usage is not None
         assert answer.usage.completion_tokens == len(alone.token_ids)
     assert sorted(fleet.asked) == ["replica-0", "replica-1"]
-
-
-def test_a_stream_of_several_with_log_probabilities_is_the_answer_in_pieces(pair: tuple[Running, LocalFleet]) -> None:
-    server, _ = pair
-    ask: dict[str, Any] = {"model": "embedded", "prompt": "One day", "n": 2, "seed": 3, "max_tokens": 8, "logprobs": 2}
-    whole = server.client().completions.create(**ask)
-    texts, tokens = ["", ""], [[], []]  # type: ignore[var-annotated]
-    for chunk in server.client().completions.create(**ask, stream=True):
-        for choice in chunk.choices:
-            texts[choice.index] += choice.text
-            tokens[choice.index] += choice.logprobs.tokens
-    assert texts == [choice.text for choice in whole.choices]
-    assert tokens == [choice.logprobs.tokens for choice in whole.choices]
 
 
 def test_what_is_wrong_is_refused_before_a_replica_hears_of_it(pair: tuple[Running, LocalFleet]) -> None:
@@ -172,57 +155,6 @@ def test_a_prefix_is_computed_on_one_replica_and_found_there() -> None:
         assert all(len(names) == 1 for names in where.values())
         hits = sum(replica.llm.stats().prefix_cache_hits for replica in fleet.replicas.values())
         assert hits == 8 * 64
-
-
-@contextmanager
-def asking(server: Running, count: int = 2) -> Iterator[None]:
-    """That many requests at a time, for as long as this is open: one alone is shorter than an engine's start."""
-    over = threading.Event()
-
-    def ask() -> list[str]:
-        reasons: list[str] = []
-        while not over.is_set():
-            stream = server.client().completions.create(model="embedded", prompt="a", stream=True, **LONG)
-            reasons.append(list(stream)[-1].choices[0].finish_reason)
-        return reasons
-
-    with ThreadPoolExecutor(count) as threads:
-        asked = [threads.submit(ask) for _ in range(count)]
-        try:
-            yield
-        finally:
-            over.set()
-    assert {reason for one in asked for reason in one.result()} == {"length"}
-
-
-def test_replicas_come_and_go_with_the_load() -> None:
-    scaling = Scaling(1, 2, target=1, up_after=0.0, down_after=1e9)  # fewer only when the test says so
-    with replicated(1, scaling=scaling) as (server, fleet):
-        with asking(server):
-            wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
-        scaling.down_after = 0.0
-        wait_for(lambda: len(fleet.names) == 1)
-        assert server.client().completions.create(model="embedded", prompt="a", max_tokens=2).choices
-
-
-def test_a_replica_that_cannot_be_started_ends_no_scaling(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    scaling = Scaling(1, 2, target=1, up_after=0.0, down_after=1e9)
-    with replicated(1, scaling=scaling) as (server, fleet):
-        add, refusals = fleet.add, 0
-
-        async def refuse_twice() -> str:
-            nonlocal refusals
-            refusals += 1
-            if refusals <= 2:
-                raise ValueError("replicas could not be started: no room")
-            return await add()
-
-        monkeypatch.setattr(fleet, "add", refuse_twice)
-        with asking(server):
-            wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
-        assert caplog.text.count("no room") == 2
 
 
 def test_all_replicas_forget_what_they_have_cached(pair: tuple[Running, LocalFleet]) -> None:

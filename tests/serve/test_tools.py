@@ -7,7 +7,6 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -287,17 +286,6 @@ def test_strict_calls_in_a_format_that_no_form_holds_are_refused() -> None:
         tools = [{"type": "function", "function": {"name": "now", "strict": True}}]
         with pytest.raises(openai.BadRequestError, match="tools must not be strict with tool_choice 'auto'"):
             server.client().chat.completions.create(**{**ASK, "tools": tools})
-
-
-def test_an_unknown_parser_is_refused_before_a_model_is_loaded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from folovllm.entrypoints.cli.main import main
-
-    (tmp_path / "config.json").write_text("{}")  # of no model
-    assert main(["serve", str(tmp_path), "--tool-call-parser", "hermez"]) == 2
-    said = "error: tool_call_parser must be the name of a parser, got 'hermez'; did you mean 'hermes'?\n"
-    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("unit", ["x ", " ", '<tool_call>{"name": 5} ', '<tool_call>{"name": "now"}</tool_call>'])

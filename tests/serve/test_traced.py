@@ -67,12 +67,3 @@ def test_a_trace_that_lacks_its_end_ends_the_program_with_an_error() -> None:
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate()
         assert (process.returncode, "error: trace must" in said, "traced:" in said) == (2, True, False)
-
-
-def test_what_cannot_be_traced_is_refused(tmp_path, capsys) -> None:
-    for options, message in (
-        (["--trace", str(tmp_path)], "error: trace must be a file"),
-        (["--trace-texts"], "error: --trace-texts must be given with a trace"),
-    ):
-        assert main(["serve", *options]) == 2
-        assert message in capsys.readouterr().err

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.core.observer import EngineObserver
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli.parser import ENTRY, explain
+from folovllm.entrypoints.cli.parser import ENTRY, add_sampling_arguments
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.request import Request, Sequence
 
@@ -24,7 +24,8 @@ from folovllm.request import Request, Sequence
 def extend(parser: argparse.ArgumentParser) -> None:
     own = {"temperature": "0.7; 0 for the embedded model", "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     own["repetition_penalty"] = 1.0
-    explain(parser, **ENTRY, **{name: f"the checkpoint's own, else {value}" for name, value in own.items()})
+    said = {name: f"the checkpoint's own, else {value}" for name, value in own.items()}
+    add_sampling_arguments(parser, **ENTRY, **said)
     parser.set_defaults(run=run)
 
 

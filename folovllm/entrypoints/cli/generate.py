@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli.parser import ENTRY, explain
+from folovllm.entrypoints.cli.parser import ENTRY, add_sampling_arguments
 from folovllm.outputs import LEAST_LOGPROB, CompletionOutput, RequestOutput
 from folovllm.sampling_params import SamplingParams
 
@@ -29,7 +29,7 @@ def extend(parser: argparse.ArgumentParser) -> None:
     text = "one JSON object a line: per prompt, or per step with --stream"
     parser.add_argument("--json", action="store_true", help=text)
     parser.set_defaults(run=run)
-    explain(parser, **ENTRY)
+    add_sampling_arguments(parser, **ENTRY)
 
 
 def run(args: argparse.Namespace) -> int:

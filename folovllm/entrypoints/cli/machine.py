@@ -28,8 +28,6 @@ _FEATURES = {
     "sve2": "SVE2",
     "bf16": "BF16",
 }
-# The same from /proc/cpuinfo, for a torch that cannot tell.
-_CPUINFO_NAMES = {"fma": "fma3", "avx512f": "avx512_f", "asimd": "neon"}
 
 
 def versions() -> dict[str, str]:
@@ -58,7 +56,8 @@ def hardware() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    for line in _cpuinfo():
+    path = Path("/proc/cpuinfo")
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         if line.lower().startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -67,15 +66,5 @@ def cpu_name() -> str:
 def cpu_features() -> list[str]:
     import torch
 
-    probe = getattr(torch.cpu, "get_capabilities", None)
-    if probe is not None:
-        present = {name for name, value in probe().items() if value is True}
-    else:
-        flags = next((line for line in _cpuinfo() if line.lower().startswith(("flags", "features"))), "")
-        present = {_CPUINFO_NAMES.get(flag, flag) for flag in flags.partition(":")[2].split()}
-    return [label for name, label in _FEATURES.items() if name in present]
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text("utf-8").splitlines() if path.is_file() else []
+    present: Any = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
+    return [label for name, label in _FEATURES.items() if present.get(name) is True]

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from folovllm.utils.checks import describe, did_you_mean
 from folovllm.utils.named_files import read_file, wrong_file
 from folovllm.vllm_names import long_option
 
@@ -98,7 +97,7 @@ def words_of_config(path: str, parser: argparse.ArgumentParser, typed: Sequence[
     that `typed` has already.
 
     Raises:
-        ValueError: it cannot be read, or names an option that the command does not have.
+        ValueError: it cannot be read, or names another.
     """
     import yaml
 
@@ -114,28 +113,20 @@ def words_of_config(path: str, parser: argparse.ArgumentParser, typed: Sequence[
     words: list[str] = []
     for name, value in options.items():
         option = "--" + str(name).replace("_", "-")
-        action = parser._option_string_actions.get(option)
-        if action is None or action.dest in ("config", "help"):
-            hint = did_you_mean(option, parser._option_string_actions)
-            raise wrong_file("--config", "have options of this command", path, f"{name!r} is none; {hint}".strip("; "))
-        if getattr(space, action.dest) is blank:
-            words += _words(option, action, value)
+        off, action = f"--no{option[1:]}", parser._option_string_actions.get(option)
+        if option == "--config":
+            raise wrong_file("--config", "name no other file", path, f"it has {value!r}")
+        if action is not None and getattr(space, action.dest) is not blank:
+            continue
+        if value is True or (value is False and (action is None or off in parser._option_string_actions)):
+            words.append(option if value else off)
+        elif isinstance(value, list) and action is not None and action.nargs == "+":
+            words += [option, *map(str, value)]
+        elif isinstance(value, list) and isinstance(action, argparse._AppendAction):
+            words += [f"{option}={each}" for each in value]
+        elif value is not False:
+            words.append(f"{option}={json.dumps(value) if isinstance(value, (dict, list)) else value}")
     return words
-
-
-def _words(option: str, action: argparse.Action, value: Any) -> list[str]:
-    is_switch = action.nargs == 0
-    if is_switch != isinstance(value, bool) or value is None:
-        must = "true or false" if is_switch else "a value"
-        raise ValueError(f"{option} in --config must be {must}, got {describe(value)}")
-    if value is True:
-        return [option]
-    if is_switch:
-        off = "--no" + option[1:]
-        return [off] if off in action.option_strings else []
-    if isinstance(value, list) and (action.nargs == "+" or isinstance(action, argparse._AppendAction)):
-        return [option, *map(str, value)] if action.nargs == "+" else [f"{option}={each}" for each in value]
-    return [f"{option}={json.dumps(value) if isinstance(value, (dict, list)) else value}"]
 
 
 class OneModel(argparse.Action):

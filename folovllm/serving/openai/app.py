@@ -16,14 +16,12 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse
-from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
 from folovllm import __version__
 from folovllm.engine.engine_client import EngineClient
 from folovllm.serving.openai.background import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
-from folovllm.serving.openai.describe import group_of
 from folovllm.serving.openai.errors import APIError, add_error_handlers
 from folovllm.serving.openai.formatting import EncodedResponse
 from folovllm.serving.openai.gate import engine_dead, shutting_down
@@ -84,9 +82,6 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     _add_state(app, serving)
     _add_operations(app, serving)
     _add_page(app, serving)
-    for route in app.routes:
-        if isinstance(route, APIRoute):
-            route.tags = [group_of(route.path)]
     add_error_handlers(app)
     app.add_middleware(AuthenticationMiddleware, keys=options.api_keys)
     app.add_middleware(HostMiddleware, hosts=options.hosts)  # the last that is added is the first that is asked
@@ -106,37 +101,32 @@ def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
     chat, completion = ChatServing(serving), CompletionServing(serving)
     responses = ResponsesServing(chat)
 
-    @app.post("/v1/chat/completions", response_model=None)
+    async def answered(served: Any, body: Any, request: Request, count: int = 1) -> Response:
+        with serving.gate.admit(count):
+            work = await unless_gone(request.receive, served.work(body, bearer(request.scope)))
+        if body.stream:
+            return EventStream(served.chunks(body, work))
+        return EncodedResponse(await unless_gone(request.receive, served.whole(body, work)))
+
+    @app.post("/v1/chat/completions", response_model=None, tags=["answers"])
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
-        with serving.gate.admit(1):
-            work = await unless_gone(request.receive, chat.work(body, bearer(request.scope)))
-        if body.stream:
-            return EventStream(chat.chunks(body, work))
-        return EncodedResponse(await unless_gone(request.receive, chat.whole(body, work)))
+        return await answered(chat, body, request)
 
-    @app.post("/v1/completions", response_model=None)
+    @app.post("/v1/completions", response_model=None, tags=["answers"])
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
-        with serving.gate.admit(body.num_prompts):
-            work = await unless_gone(request.receive, completion.work(body, bearer(request.scope)))
-        if body.stream:
-            return EventStream(completion.chunks(body, work))
-        return EncodedResponse(await unless_gone(request.receive, completion.whole(body, work)))
+        return await answered(completion, body, request, body.num_prompts)
 
-    @app.post("/v1/responses", response_model=None)
+    @app.post("/v1/responses", response_model=None, tags=["answers"])
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
-        with serving.gate.admit(1):
-            turn = await unless_gone(request.receive, responses.turn(body, bearer(request.scope)))
-        if body.stream:
-            return EventStream(responses.events(turn))
-        return EncodedResponse(await unless_gone(request.receive, responses.whole(turn)))
+        return await answered(responses, body, request)
 
-    @app.get("/v1/responses/{name}", response_model=None)
+    @app.get("/v1/responses/{name}", response_model=None, tags=["answers"])
     async def stored_response(name: str, request: Request, stream: bool = False) -> Response:
         if stream:
             raise APIError(400, "stream must be false: what is stored comes in one piece", param="stream")
         return EncodedResponse(responses.store.get(bearer(request.scope), name, "response_id").answer)
 
-    @app.delete("/v1/responses/{name}")
+    @app.delete("/v1/responses/{name}", tags=["answers"])
     async def delete_response(name: str, request: Request) -> dict[str, Any]:
         responses.store.delete(bearer(request.scope), name)
         return {"id": name, "object": "response", "deleted": True}
@@ -160,7 +150,7 @@ def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:
             answer["token_strs"] = serving.tokenizer.convert_ids_to_tokens(tokens)
         return JSONResponse(answer)
 
-    @app.post("/tokenize", response_model=None)
+    @app.post("/tokenize", response_model=None, tags=["tokens"])
     async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         serving.check_model(body.model)
         return await unless_gone(request.receive, serving.prepare(lambda check: tokenized(body, check)))
@@ -174,24 +164,24 @@ def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:
                 raise ValueError(f"tokens[{place}] must be in [0, {size}), the model's vocabulary, got {token_id}")
         return str(serving.tokenizer.decode(tokens))
 
-    @app.post("/detokenize")
+    @app.post("/detokenize", tags=["tokens"])
     async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, str]:
         serving.check_model(body.model)
         return {"prompt": await unless_gone(request.receive, serving.prepare(lambda _: text_of(body.tokens)))}
 
 
 def _add_state(app: FastAPI, serving: ServingEngine) -> None:
-    @app.get("/v1/models")
+    @app.get("/v1/models", tags=["the server"])
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [_model(serving, name) for name in serving.options.names]}
 
-    @app.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}", tags=["the server"])
     async def model(name: str) -> dict[str, Any]:
         serving.check_model(name)
         return _model(serving, name)
 
     @app.head("/health", include_in_schema=False)
-    @app.get("/health")
+    @app.get("/health", tags=["the server"])
     @app.api_route("/ping", methods=["GET", "HEAD"], include_in_schema=False)  # where a platform asks by this name
     async def health() -> Response:
         if serving.gate.draining:
@@ -201,15 +191,15 @@ def _add_state(app: FastAPI, serving: ServingEngine) -> None:
         replicas = serving.llm.replicas()
         return JSONResponse({"replicas": replicas}) if replicas else Response()
 
-    @app.get("/load")
+    @app.get("/load", tags=["the server"])
     async def load() -> dict[str, int]:
         return {"server_load": serving.gate.num_inside}
 
-    @app.get("/version")
+    @app.get("/version", tags=["the server"])
     async def version() -> dict[str, str]:
         return {"version": __version__}
 
-    @app.get("/metrics", response_model=None)
+    @app.get("/metrics", response_model=None, tags=["the server"])
     async def metrics() -> Response:
         return Response(await serving.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -221,12 +211,12 @@ def _add_state(app: FastAPI, serving: ServingEngine) -> None:
 def _add_operations(app: FastAPI, serving: ServingEngine) -> None:
     """vLLM: entrypoints/serve/dev/"""
 
-    @app.get("/server_info")
+    @app.get("/server_info", tags=["the server"])
     async def server_info() -> dict[str, Any]:
         config = asdict(serving.llm.engine.config)
         return {"version": __version__, "model": serving.model_name, **config}
 
-    @app.get("/tokenizer_info")
+    @app.get("/tokenizer_info", tags=["tokens"])
     async def tokenizer_info() -> dict[str, Any]:
         tokenizer = serving.tokenizer
         if tokenizer is None:
@@ -240,7 +230,7 @@ def _add_operations(app: FastAPI, serving: ServingEngine) -> None:
             "tool_call_parser": None if serving.tool_parser is None else serving.tool_parser.__name__,
         }
 
-    @app.post("/reset_prefix_cache")
+    @app.post("/reset_prefix_cache", tags=["the server"])
     async def reset_prefix_cache() -> dict[str, bool]:
         await serving.llm.reset_prefix_caches()
         return {"success": True}

@@ -14,7 +14,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from folovllm.serving.openai.describe import describe_fields
+from folovllm.entrypoints.cli.parser import said_of
+from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import nearest_name
 
 _T = TypeVar("_T")
@@ -101,7 +102,7 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
 class Body(BaseModel):
     """Values have the type that they are documented with: "1" is no number."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), json_schema_extra=describe_fields)
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
     @model_validator(mode="before")
     @classmethod
@@ -129,6 +130,18 @@ class Body(BaseModel):
 
 class WholeBody(Body):
     """The whole of a body. What other requests may ask for, and this one not, is never left out in silence."""
+
+
+def described(**example: Any) -> ConfigDict:
+    """For /docs: an example of a body, and what those of its fields are for that SamplingParams has, too."""
+    said = said_of(SamplingParams)
+
+    def add(schema: dict[str, Any]) -> None:
+        schema["examples"] = [example]
+        for name in said.keys() & schema["properties"].keys():
+            schema["properties"][name]["description"] = said[name].partition(" (default")[0]
+
+    return ConfigDict(json_schema_extra=add)
 
 
 def _changes_nothing(name: str, value: Any) -> bool:

@@ -6,12 +6,14 @@ vLLM: entrypoints/launchers/cli_args.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from folovllm.config import EMBEDDED_MODEL
+from folovllm.config import EMBEDDED_MODEL, check_types
 from folovllm.entrypoints.chat_template import check_template
+from folovllm.utils.checks import wrong
 
 LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 
@@ -19,7 +21,6 @@ LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 @dataclass
 class ServerOptions:
     """Args:
-    model: the same as MODEL (default: embedded)
     served_model_name: what clients call the model; of several names, answers have the first (default: MODEL)
     host: address to listen on; 0.0.0.0 is open to other machines
     port: 0: one that is free
@@ -30,13 +31,13 @@ class ServerOptions:
     allowed_methods: methods that these pages may use (default: '["*"]')
     allowed_headers: headers that these pages may use (default: '["*"]')
     allow_credentials: let these pages send cookies and keys that the browser holds
-    max_queue: waiting requests; beyond: 429; also --max-num-queued-reqs
+    max_queue: waiting requests; beyond: 429
     max_body_bytes: of a request; beyond: 413
     salt_by_key: each key finds only the prompts that were cached for it
     generation_config: sampling defaults; auto: the checkpoint's generation_config.json; vllm: none; or a folder
     override_generation_config: sampling defaults that count more, as JSON: '{"temperature": 0.5}' (default: none)
-    tool_call_parser: how the model writes calls of tools: NAMES (default: by its chat template)
-    reasoning_parser: how the model marks its thoughts: REASONING (default: by its chat template)
+    tool_call_parser: how the model writes calls of tools (default: by its chat template)
+    reasoning_parser: how the model marks its thoughts (default: by its chat template)
     chat_template: a Jinja template, instead of the tokenizer's; it may be typed itself, too (default: none)
     default_chat_template_kwargs: variables of the template for requests that do not give them, as JSON (default: none)
     trust_chat_template: take chat templates from requests; a template is a program, though one without access to files
@@ -69,8 +70,8 @@ class ServerOptions:
     salt_by_key: bool = False
     generation_config: str = "auto"
     override_generation_config: dict[str, Any] | None = None
-    tool_call_parser: str | None = None
-    reasoning_parser: str | None = None
+    tool_call_parser: Literal["qwen3_xml", "hermes", "mistral", "llama3_json", "qwen3_coder"] | None = None
+    reasoning_parser: Literal["qwen3", "deepseek_r1"] | None = None
     chat_template: str | None = None
     default_chat_template_kwargs: dict[str, Any] | None = None
     trust_chat_template: bool = False
@@ -87,6 +88,18 @@ class ServerOptions:
     log_config_file: str | None = None
 
     def __post_init__(self) -> None:
+        check_types(self, port=0, max_queue=0)
+        if self.port > 65535:
+            raise wrong("port", "be in [0, 65535]", self.port)
+        if not all(re.fullmatch(r"[!-~]+", key) for key in self.api_keys):
+            raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ValueError(
+                "--allow-credentials must be given with origins by their names, got '*': any site could use what a "
+                "browser holds for this server"
+            )
+        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", self.metrics_prefix):
+            raise wrong("metrics_prefix", "be the beginning of a name in Prometheus", self.metrics_prefix)
         if self.chat_template is not None:
             check_template(self.chat_template)
 

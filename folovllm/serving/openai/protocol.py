@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from folovllm.serving.openai.body import MAX_JSON, Body, FreeJson, TokenIds, WholeBody, Words, at_most
+from folovllm.serving.openai.body import MAX_JSON, Body, FreeJson, TokenIds, WholeBody, Words, at_most, described
 
 
 class StreamOptions(Body):
@@ -81,6 +81,8 @@ class Sampling(WholeBody):
 
 class CompletionRequest(Sampling):
     """POST /v1/completions"""
+
+    model_config = described(prompt="Once upon a time", max_tokens=40, temperature=0.8)
 
     prompt: str | TokenIds | Annotated[list[str], at_most(256)] | Annotated[list[TokenIds], at_most(256)]
     max_tokens: int | None = 16
@@ -160,6 +162,8 @@ class NamedTool(Body):
 class ChatRequest(Sampling):
     """POST /v1/chat/completions"""
 
+    model_config = described(messages=[{"role": "user", "content": "What is prefix caching?"}], max_tokens=60)
+
     messages: Messages
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -180,6 +184,8 @@ class ChatRequest(Sampling):
 class TokenizeRequest(WholeBody):
     """POST /tokenize: a text, or a conversation as the model reads it."""
 
+    model_config = described(prompt="Once upon a time")
+
     model: str | None = None
     prompt: str | None = None
     messages: Messages | None = None
@@ -194,6 +200,8 @@ class TokenizeRequest(WholeBody):
 
 class DetokenizeRequest(WholeBody):
     """POST /detokenize"""
+
+    model_config = described(tokens=[5, 6, 7])
 
     model: str | None = None
     tokens: Annotated[list[int], at_most(2**18)]

@@ -102,7 +102,7 @@ class ResponsesServing:
     def __init__(self, chat: ChatServing) -> None:
         self.chat, self.serving, self.store = chat, chat.serving, ResponseStore()
 
-    async def turn(self, body: ResponsesRequest, key: str) -> Turn:
+    async def work(self, body: ResponsesRequest, key: str) -> Turn:
         """Raises APIError: what is wrong with the request, by the field's name."""
         messages = body.messages()
         if body.previous_response_id is not None:
@@ -123,17 +123,17 @@ class ResponsesServing:
             message, param = (text.replace(name, _NAMES[name], 1) for text in (error.message, error.param or ""))
             raise APIError(error.status, message, param=param, code=error.code) from error
 
-    async def whole(self, turn: Turn) -> bytes:
+    async def whole(self, body: ResponsesRequest, turn: Turn) -> bytes:
         async with aclosing(self.serving.outputs(turn.work)) as outputs:
             async for _, output in outputs:
                 newest = output
         items = OutputItems(self.chat.reader(turn.chat, newest))
         await self._grow(items, [(0, True, newest.outputs[0])])
         list(items.end(_status(newest)))
-        return encoded(self._ended(turn, self._response(turn.body), items, newest), at_once)
+        return encoded(self._ended(turn, self._response(body), items, newest), at_once)
 
-    async def events(self, turn: Turn) -> AsyncGenerator[Burst, None]:
-        response, numbers, chunks = self._response(turn.body), count(), Chunks(1, 1)
+    async def chunks(self, body: ResponsesRequest, turn: Turn) -> AsyncGenerator[Burst, None]:
+        response, numbers, chunks = self._response(body), count(), Chunks(1, 1)
         items: OutputItems | None = None
 
         def burst(events: list[Event], is_last: bool = False) -> Burst:

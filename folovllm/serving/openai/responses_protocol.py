@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from folovllm.serving.openai.body import Body, FreeJson, Listed, WholeBody, at_most
+from folovllm.serving.openai.body import Body, FreeJson, Listed, WholeBody, at_most, described
 from folovllm.serving.openai.protocol import ChatRequest, Content
 
 
@@ -113,6 +113,8 @@ class NamedFunction(Body):
 
 class ResponsesRequest(WholeBody):
     """POST /v1/responses"""
+
+    model_config = described(input="What is prefix caching?", max_output_tokens=60)
 
     input: str | Annotated[list[AnyItem], at_most(4096)]
     model: str | None = None

@@ -13,8 +13,7 @@ vLLM: v1/engine/core_client.py (DPLBAsyncMPClient)
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
@@ -26,11 +25,7 @@ from folovllm.engine.snapshots import EngineSnapshot, Load
 from folovllm.outputs import RequestOutput
 from folovllm.serving.front_engine import FrontEngine, RemoteFacts
 from folovllm.serving.openai.errors import APIError
-from folovllm.serving.replicas.scaling import Scaling
 from folovllm.serving.routing import Router, prefix_hashes
-from folovllm.utils.logging import init_logger
-
-logger = init_logger(__name__)
 
 PERIOD = 0.5
 """Seconds between two questions to a replica whether it is up."""
@@ -52,36 +47,24 @@ class Fleet(Protocol):
 
     def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[RequestOutput, None]: ...
 
-    async def abort(self, name: str, request_id: str) -> None: ...
-
     async def snapshot(self, name: str) -> EngineSnapshot: ...
 
     async def reset_prefix_cache(self, name: str) -> None: ...
-
-    async def add(self) -> str: ...
-
-    async def remove(self, name: str) -> None: ...
 
     def close(self) -> None: ...
 
 
 class ReplicatedLLM(EngineClient):
-    """Of a fleet.
-
-    Args:
-        router: without replicas; those that answer are kept in it.
-        scaling: bounds and target; None leaves the fleet as it is.
-    """
+    """Of a fleet. router: without replicas; those that answer are kept in it."""
 
     engine: FrontEngine
 
-    def __init__(self, fleet: Fleet, router: Router, facts: RemoteFacts, scaling: Scaling | None = None) -> None:
+    def __init__(self, fleet: Fleet, router: Router, facts: RemoteFacts) -> None:
         super().__init__(FrontEngine(facts))
-        self.fleet, self.router, self.scaling = fleet, router, scaling
+        self.fleet, self.router = fleet, router
         self.block_size = facts.config.cache_config.block_size
         self._requests: dict[str, int] = dict.fromkeys(fleet.names, 0)  # unfinished, of each replica
         self._reading: dict[int, asyncio.Task[None]] = {}  # of unfinished requests, by number
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._watching: dict[str, asyncio.Task[None]] = {}
         for name in fleet.names:
             router.add_replica(name)
@@ -116,7 +99,7 @@ class ReplicatedLLM(EngineClient):
         if self.is_closed:
             return
         self._shut_down()
-        tasks = [*self._reading.values(), *self._tasks, *self._watching.values()]
+        tasks = [*self._reading.values(), *self._watching.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -141,7 +124,7 @@ class ReplicatedLLM(EngineClient):
             self._requests[name] += 1
             work = self._read(name, request.portable(), self._collectors[number])
             self._reading[number] = asyncio.get_running_loop().create_task(work)
-            self._reading[number].add_done_callback(partial(self._has_read, number, name, request.request_id))
+            self._reading[number].add_done_callback(partial(self._has_read, number, name))
         elif number in self._reading:
             self._reading[number].cancel()
 
@@ -157,12 +140,9 @@ class ReplicatedLLM(EngineClient):
                 self._down(name)
             collector.put(error)
 
-    def _has_read(self, number: int, name: str, request_id: str, task: asyncio.Task[None]) -> None:
+    def _has_read(self, number: int, name: str, _: asyncio.Task[None]) -> None:
         del self._reading[number]
-        if name in self._requests:
-            self._requests[name] -= 1
-        if task.cancelled() and not self.is_closed:
-            self._later(self.fleet.abort(name, request_id))
+        self._requests[name] -= 1
 
     async def _snapshot(self, name: str, seconds: float) -> EngineSnapshot:
         # Not asyncio.wait_for: Python 3.11's loses a cancellation that comes together with the result, and then the
@@ -174,16 +154,6 @@ class ReplicatedLLM(EngineClient):
         if name in self.router.replicas:
             self.router.remove_replica(name)
 
-    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # an abort that failed needs no report: its replica is gone
-
     def _watch(self) -> None:
         """From the first call in an event loop on."""
         if self.is_closed:
@@ -191,45 +161,17 @@ class ReplicatedLLM(EngineClient):
         for name in self._requests:
             if name not in self._watching:
                 self._watching[name] = asyncio.get_running_loop().create_task(self._watch_one(name))
-        if self.scaling is not None and "" not in self._watching:
-            self._watching[""] = asyncio.get_running_loop().create_task(self._scale())
 
     async def _watch_one(self, name: str) -> None:
-        while name in self._requests:
+        while True:
             try:
                 await self._snapshot(name, UP_SECONDS)
             except Exception:  # it has died, or is being started: whatever it is, nothing should be sent there
                 self._down(name)
             else:
-                if name not in self.router.replicas and name in self._requests:
+                if name not in self.router.replicas:
                     self.router.add_replica(name)
             await asyncio.sleep(PERIOD)
-
-    async def _scale(self) -> None:
-        assert self.scaling is not None
-        while True:
-            await asyncio.sleep(PERIOD)
-            here = len(self._requests)
-            wanted = self.scaling.wanted(here, sum(self._requests.values()), time.monotonic())
-            for _ in range(wanted - here):
-                try:
-                    name = await self.fleet.add()
-                except Exception as error:  # such as a machine that left the cluster; the load may ask again
-                    logger.warning("No further replica could be started; %d go on: %s", len(self._requests), error)
-                    break
-                self._requests[name] = 0
-                self._watch()
-            if wanted < here:
-                await self._remove(min(self._requests, key=self._requests.__getitem__))
-
-    async def _remove(self, name: str) -> None:
-        """Nothing more is sent there; what runs there is finished; then it ends."""
-        self._watching.pop(name).cancel()
-        self._down(name)
-        while self._requests[name]:
-            await asyncio.sleep(PERIOD)
-        del self._requests[name]
-        await self.fleet.remove(name)
 
 
 def no_replica() -> APIError:

@@ -13,13 +13,11 @@ vLLM: v1/engine/utils.py (CoreEngineActorManager)
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
 import uuid
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +27,12 @@ from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.outputs import RequestOutput
 from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.replicas.client import ReplicaDiedError
+from folovllm.serving.replicas.options import ReplicaOptions
 from folovllm.serving.replicas.replica import EngineReplica
 from folovllm.utils.checks import wrong
 
 MANY = 100_000
 """Requests that Serve lets through to a replica at a time: the engine has a queue, and the front a limit."""
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """`address` is a Ray cluster's, or None for one on this machine alone. `cpus` and `gpus` are what a replica takes
-    of a machine. `object_store_mb` is of a cluster on this machine: tokens are small."""
-
-    address: str | None = None
-    cpus: float = 1
-    gpus: float = 0
-    object_store_mb: int = 200
-    temp_dir: str | None = None
 
 
 class RayFleet:
@@ -55,15 +42,14 @@ class RayFleet:
         ValueError: the cluster cannot be reached, has no room for so many, or a replica could not be started.
     """
 
-    def __init__(self, model: str, options: dict[str, Any], num_replicas: int, most: int, cluster: ClusterOptions):
-        self.model, self.options, self.cluster = model, options, cluster
-        self._is_ours = _connect(cluster, most)
+    def __init__(self, model: str, engine_options: dict[str, Any], options: ReplicaOptions) -> None:
+        self.model, self.engine_options, self.options = model, engine_options, options
+        self._is_ours = _connect(options)
         self._front = f"folovllm-{uuid.uuid4().hex[:4]}"
         self._handles: dict[str, Any] = {}
-        self._count = 0
         try:
-            self._check_room(most)
-            self._start(num_replicas)
+            self._check_room()
+            self._handles = self._start()
         except BaseException:
             self.close()
             raise
@@ -93,26 +79,12 @@ class RayFleet:
             if not is_over:
                 stream.cancel()
 
-    async def abort(self, name: str, request_id: str) -> None:
-        if name in self._handles:
-            await self._handles[name].abort.remote(request_id)
-
     async def reset_prefix_cache(self, name: str) -> None:
         await self._handles[name].reset_prefix_cache.remote()
 
     async def snapshot(self, name: str) -> EngineSnapshot:
         found: EngineSnapshot = await self._handles[name].snapshot.remote()
         return found
-
-    async def add(self) -> str:
-        (name,) = await asyncio.to_thread(self._start, 1)
-        return name
-
-    async def remove(self, name: str) -> None:
-        from ray import serve
-
-        del self._handles[name]
-        await asyncio.to_thread(serve.delete, f"{self._front}-{name}")
 
     def close(self) -> None:
         """End our replicas; and Ray, where it was started for them."""
@@ -127,23 +99,17 @@ class RayFleet:
         self._handles = {}
         ray.shutdown()
 
-    def _check_room(self, most: int) -> None:
+    def _check_room(self) -> None:
+        """Serve itself would wait for machines without an end."""
         import ray
 
-        there = ray.cluster_resources()
-        for resource, option, each in (
-            ("CPU", "replica_cpus", self.cluster.cpus),
-            ("GPU", "replica_gpus", self.cluster.gpus),
-        ):
-            if each * most > there.get(resource, 0):
-                raise wrong(
-                    option,
-                    f"leave room for {most} replicas in a cluster of {there.get(resource, 0):g} {resource}s",
-                    each,
-                    "lower it, ask for fewer replicas, or add machines to the cluster",
-                )
+        for resource, option in (("CPU", "replica_cpus"), ("GPU", "replica_gpus")):
+            each, there = getattr(self.options, option), ray.cluster_resources().get(resource, 0)
+            if each * self.options.replicas > there:
+                must = f"leave room for {self.options.replicas} replicas in a cluster of {there:g} {resource}s"
+                raise wrong(option, must, each, "lower it, ask for fewer replicas, or add machines to the cluster")
 
-    def _start(self, count: int) -> list[str]:
+    def _start(self) -> dict[str, Any]:
         from ray import serve
 
         deployment = serve.deployment(
@@ -153,20 +119,17 @@ class RayFleet:
             health_check_period_s=1,
             graceful_shutdown_wait_loop_s=0.1,
             graceful_shutdown_timeout_s=10,
-            ray_actor_options={"num_cpus": self.cluster.cpus, "num_gpus": self.cluster.gpus},
+            ray_actor_options={"num_cpus": self.options.replica_cpus, "num_gpus": self.options.replica_gpus},
         )(EngineReplica)
-        names = [f"replica-{number}" for number in range(self._count, self._count + count)]
-        self._count += count
+        names = [f"replica-{number}" for number in range(self.options.replicas)]
         targets = [
-            serve.RunTarget(deployment.bind(name, self.model, self.options), f"{self._front}-{name}", None)
+            serve.RunTarget(deployment.bind(name, self.model, self.engine_options), f"{self._front}-{name}", None)
             for name in names
         ]
         try:
-            handles = serve.run_many(targets)
+            return dict(zip(names, serve.run_many(targets), strict=True))
         except RuntimeError as error:
             raise ValueError(f"replicas could not be started: {error}") from error
-        self._handles |= dict(zip(names, handles, strict=True))
-        return names
 
 
 def _check_address(address: str) -> None:
@@ -183,7 +146,7 @@ def _check_address(address: str) -> None:
         raise wrong("ray_address", "be a Ray cluster's that can be reached", address, way_out) from None
 
 
-def _connect(cluster: ClusterOptions, most: int) -> bool:
+def _connect(options: ReplicaOptions) -> bool:
     """Join the cluster, or start one on this machine; whether it was started."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
@@ -193,23 +156,22 @@ def _connect(cluster: ClusterOptions, most: int) -> bool:
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if cluster.address is not None:
-        _check_address(cluster.address)
+    if (address := options.ray_address) is not None:
+        _check_address(address)
         try:
-            ray.init(address=cluster.address, **common)
+            ray.init(address=address, **common)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise wrong("ray_address", "be a Ray cluster's that can be reached", cluster.address, str(error)) from None
+            raise wrong("ray_address", "be a Ray cluster's that can be reached", address, str(error)) from None
     else:
         # Its processes must find this package where it is not installed.
         home = str(Path(folovllm.__file__).parent.parent)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
         ray.init(
             # The cores that are here are shared: on one machine there is no other to look for.
-            num_cpus=max(os.cpu_count() or 1, int(most * cluster.cpus + 1)),
+            num_cpus=max(os.cpu_count() or 1, int(options.replicas * options.replica_cpus + 1)),
             include_dashboard=False,
-            object_store_memory=cluster.object_store_mb * 10**6,
-            _temp_dir=cluster.temp_dir,
+            object_store_memory=200 * 10**6,  # tokens are small
             **common,
         )
     serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False})
-    return cluster.address is None
+    return address is None

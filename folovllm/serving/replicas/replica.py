@@ -39,9 +39,6 @@ class EngineReplica:
             async for output in each:
                 yield encoder.encode(output)
 
-    async def abort(self, request_id: str) -> None:
-        self.llm.abort(request_id)
-
     async def reset_prefix_cache(self) -> None:
         self.llm.reset_prefix_cache()
 
