@@ -135,8 +135,8 @@ def test_the_exercises_of_a_page_stand_on_it_in_the_order_of_their_numbers(langu
 def test_the_table_has_each_exercise_once_with_its_minutes_the_optional_ones_last(number, language):
     table = render_directive(parse_directive(f"way m{number}"), language)
     listed = sorted(exercises(number), key=lambda e: e.note in EXTRA)
-    expected = [(str(int(e.folder[:2])), e.pages[language].title) for e in listed]
-    assert re.findall(r"(\d+)\. \[([^\]]+)\]\([\w-]+\.md#", table) == expected
+    found = re.findall(r"(\d+)\. \[([^\]]+)\]\([\w-]+\.md#", table)
+    assert found == [(str(int(e.folder[:2])), e.pages[language].title) for e in listed]
     minutes = [cell for row in table.splitlines()[4:] for cell in row.split("|")[4].strip().split("<br>") if cell]
     assert minutes == [str(e.minutes) for e in listed]
 
@@ -180,8 +180,7 @@ def test_minutes_of_a_page_are_counted_and_rounded_up_to_five(text, minutes):
 )
 def test_the_build_writes_the_minutes_of_an_optional_page(language, line):
     page = ["# A", "", OPTIONAL[language], "", "word " * 800]
-    built = IncludePreprocessor(Markdown(), language).run(page)
-    assert built == ["# A", "", line, "", "word " * 800]
+    assert IncludePreprocessor(Markdown(), language).run(page) == ["# A", "", line, "", "word " * 800]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
