@@ -95,9 +95,9 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("m1/logits.md", "passes # rows at a time", "每次交 # 行", (at("m1", RUNNER, "PROMPT_LOGPROBS_ROWS"),)),
     ("m3/appendix.md", "# queries at a time", "一次 # 个查询", (at("m3", PAGED_TORCH, "MASKED_QUERIES"),)),
     ("m3/appendix.md", "leaves #% of the blocks", "留下 #% 的块", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
-    ("interview.md", "blocks free (#%)", "空闲块（#%）", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
+    ("m3/questions.md", "blocks free (#%)", "空闲块（#%）", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
     ("m4/cpu.md", "A task is up to # rows", "一个任务最多 # 行", (ROWS_OF_TASK,)),
-    ("interview.md", "`max_tokens` is # by default", "`max_tokens` 默认是 #。", (MAX_TOKENS,)),
+    ("m1/questions.md", "`max_tokens` is # by default", "`max_tokens` 默认是 #。", (MAX_TOKENS,)),
     (
         "measure.md",
         "| #, of # to # tokens in and out |",
