@@ -11,7 +11,8 @@ vLLM: entrypoints/generate/beam_search/, which runs beams as one-token requests 
 
 from __future__ import annotations
 
-from folovllm.engine.core import SequenceChanges
+from typing import Any
+
 from folovllm.request import Request, Sequence, SequenceData, SequenceStatus
 from folovllm.sample.beam_search import BeamSearch, BeamStep, Hypothesis
 from folovllm.worker.model_runner_output import BeamRow, LogprobsRow
@@ -37,9 +38,9 @@ class BeamGroup:
         self._history: dict[Sequence, list[LogprobsRow]] = {self.live[0]: []}
         self._ended: dict[Hypothesis, list[LogprobsRow]] = {}
 
-    def advance(self, rows: dict[Sequence, LogprobsRow], changes: SequenceChanges) -> bool:
+    def advance(self, rows: dict[Sequence, LogprobsRow], changes: Any) -> bool:
         """One step: rows are the likeliest next tokens of every live beam. What becomes of the beams is added to
-        `changes`. True when the search is over."""
+        `changes`, core.py's SequenceChanges. True when the search is over."""
         candidates = [rows[seq] for seq in self.live]  # the best token is in front, and among them once more
         step = self.search.advance([(row.token_ids[1:], row.logprobs[1:]) for row in candidates])
         for ending in step.endings:
@@ -52,7 +53,7 @@ class BeamGroup:
         self._branch(step, candidates, changes)
         return step.done
 
-    def _branch(self, step: BeamStep, candidates: list[LogprobsRow], changes: SequenceChanges) -> None:
+    def _branch(self, step: BeamStep, candidates: list[LogprobsRow], changes: Any) -> None:
         """The first survivor of a beam is the beam itself, further ones are its forks; a beam without one is freed."""
         parents, self.live = self.live, []
         history, self._history = self._history, {}

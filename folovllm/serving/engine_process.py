@@ -5,9 +5,9 @@
         ▲                                                   │
         └────────────── EngineCoreOutputs ◀─────────────────┘
 
-The two share no interpreter lock: what the event loop does for its clients costs the steps nothing. The end of the
-connection is the end of this process, so none is left behind when the other is killed. Nothing heavy is imported at the
-top: the process imports torch and loads the model while the client imports what it needs itself.
+The two share no interpreter lock: text, and what the event loop does for its clients, costs the steps nothing. The end
+of the connection is the end of this process, so none is left behind when the other is killed. Nothing heavy is imported
+at the top: the process imports torch and loads the model while the client imports what it needs itself.
 
 vLLM: v1/engine/core.py (EngineCoreProc), v1/engine/utils.py (CoreEngineProcManager)
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import gc
 import multiprocessing
+import os
 import pickle
 import signal
 import socket
@@ -24,14 +25,36 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from folovllm.distributed.forks import keep_from_forks
 
 if TYPE_CHECKING:
+    from folovllm.config import EngineConfig
     from folovllm.engine.llm_engine import LLMEngine
 
 LENGTH = 8  # bytes before each message, that say how long it is
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFacts:
+    """What a client must know of an engine to check requests for it. The same of every replica.
+
+    vLLM: v1/engine/__init__.py (EngineCoreReadyResponse)
+    """
+
+    config: EngineConfig
+    vocab_size: int
+    device: str
+    dtype: str
+    pid: int
+
+    @classmethod
+    def of(cls, engine: LLMEngine) -> RemoteFacts:
+        """In the engine's process."""
+        dtype = str(engine.dtype).removeprefix("torch.")
+        return cls(engine.config, engine.runner.vocab_size, str(engine.device), dtype, os.getpid())
 
 
 class EngineProcess:
@@ -114,7 +137,6 @@ def _run(connection: socket.socket, model: str, options: dict[str, Any], recordi
     """All of the process. First it sends RemoteFacts, or the error that kept the engine from being made."""
     from folovllm.engine.defaults import config_for_llm
     from folovllm.engine.llm_engine import LLMEngine  # loads torch
-    from folovllm.serving.front_engine import RemoteFacts
     from folovllm.tracing.attach import make_engine
 
     # Signals are the client's: it lets what runs come to its end, here too, and then closes the connection.
@@ -146,16 +168,14 @@ def serve_engine(engine: LLMEngine, connection: socket.socket) -> None:
 
     def send(message: Any) -> None:
         if isinstance(message, EngineCoreOutputs):
-            for place, (number, output) in enumerate(message.outputs):
-                if isinstance(output, Exception):
-                    message.outputs[place] = number, portable(output)
+            message.failures = {key: portable(error) for key, error in message.failures.items()}
         data = packed(portable(message) if isinstance(message, Exception) else message)
         with sending:
             connection.sendall(data)
         if isinstance(message, Exception):
             connection.shutdown(socket.SHUT_RD)  # nothing more is read
 
-    loop = BusyLoop(engine, send, deltas=True)
+    loop = BusyLoop(engine.core, engine.input_processor, send)
     with suppress(EOFError, OSError):
         while True:
             kind, *arguments = read(connection)

@@ -80,7 +80,7 @@ def test_what_is_wrong_is_refused_before_a_replica_hears_of_it(pair: tuple[Runni
 
 def test_who_leaves_frees_the_blocks_on_the_replica(pair: tuple[Running, LocalFleet]) -> None:
     server, fleet = pair
-    before = sum(replica.llm.stats().output_tokens for replica in fleet.replicas.values())
+    before = sum(replica.engine.stats().output_tokens for replica in fleet.replicas.values())
     with first_tokens_only(*fleet.engines):
         stream = server.client().completions.create(model="embedded", prompt="a", stream=True, **LONG)
         next(iter(stream))
@@ -88,7 +88,7 @@ def test_who_leaves_frees_the_blocks_on_the_replica(pair: tuple[Running, LocalFl
         stream.close()
         wait_for(fleet.is_idle)
         wait_for(lambda: server.llm.load().running == 0)
-    assert sum(replica.llm.stats().output_tokens for replica in fleet.replicas.values()) == before + 1
+    assert sum(replica.engine.stats().output_tokens for replica in fleet.replicas.values()) == before + 1
 
 
 def test_metrics_health_and_the_page_know_each_replica(pair: tuple[Running, LocalFleet]) -> None:
@@ -170,7 +170,7 @@ def test_a_prefix_is_computed_on_one_replica_and_found_there() -> None:
                 client.completions.create(model="embedded", prompt=[*prefix, 7], max_tokens=1)
                 where.setdefault(number, set()).update(fleet.asked)
         assert all(len(names) == 1 for names in where.values())
-        hits = sum(replica.llm.stats().prefix_cache_hits for replica in fleet.replicas.values())
+        hits = sum(replica.engine.stats().prefix_cache_hits for replica in fleet.replicas.values())
         assert hits == 8 * 64
 
 

@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import folovllm
-from folovllm.engine.messages import EngineCoreRequest
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest
 from folovllm.engine.snapshots import EngineSnapshot
-from folovllm.outputs import RequestOutput
-from folovllm.serving.front_engine import RemoteFacts
+from folovllm.serving.engine_process import RemoteFacts
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
 from folovllm.utils.checks import wrong
@@ -76,15 +75,15 @@ class RayFleet:
         found: RemoteFacts = await self._handles[name].facts.remote()
         return found
 
-    async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[EngineCoreOutputs, None]:
         from ray.exceptions import RayActorError, RayTaskError
 
         stream = self._handles[name].options(stream=True).generate.remote(request)
         is_over = False
         try:
-            async for gained in stream:
-                is_over = gained.finished
-                yield gained
+            async for message in stream:
+                yield message
+            is_over = True
         except RayActorError as error:
             raise ReplicaDiedError(f"{name} died under this request") from error
         except RayTaskError as error:
@@ -93,9 +92,9 @@ class RayFleet:
             if not is_over:
                 stream.cancel()
 
-    async def abort(self, name: str, request_id: str) -> None:
+    async def abort(self, name: str, key: int, request_id: str, index: int | None = None) -> None:
         if name in self._handles:
-            await self._handles[name].abort.remote(request_id)
+            await self._handles[name].abort.remote(key, request_id, index)
 
     async def reset_prefix_cache(self, name: str) -> None:
         await self._handles[name].reset_prefix_cache.remote()
