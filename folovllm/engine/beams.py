@@ -32,7 +32,7 @@ class BeamGroup:
             early_stopping=params.early_stopping,
         )
         self.live = [request.get_seqs()[0]]  # the prompt is one beam; the others branch off, they do not begin anew
-        self._keep_live()
+        request.sequences = {self.live[0].seq_id: self.live[0]}
         self._num_named = 1
         # The log-probabilities of each beam's tokens, for `logprobs`: carried along, and copied at a fork.
         self._history: dict[Sequence, list[LogprobsRow]] = {self.live[0]: []}
@@ -76,10 +76,7 @@ class BeamGroup:
             parent_history = history[parents[survivor.parent]]
             self._history[seq] = [*parent_history, _entry(candidates[survivor.parent], survivor.token_id)]
         if self.live:
-            self._keep_live()
-
-    def _keep_live(self) -> None:
-        self.request.sequences = {seq.seq_id: seq for seq in self.live}
+            self.request.sequences = {seq.seq_id: seq for seq in self.live}
 
     def winners(self) -> list[tuple[Sequence, list[LogprobsRow]]]:
         """After the end: the n best as finished sequences, best first, each with a row per token."""

@@ -87,7 +87,7 @@ class BusyLoop:
         """Returns False when nothing is left to do."""
         with self._lock:
             calls, self._calls = self._calls, []
-            if not calls and (self._error is not None or not self.core.has_unfinished_requests()):
+            if not calls and (self._error is not None or not self.core.requests):
                 self._runs = False
                 return False
         for call in calls:
@@ -113,7 +113,8 @@ class BusyLoop:
             self._begin(request)
 
     def _begin(self, request: EngineCoreRequest) -> None:
-        asked = request.request_id, request.prompt, request.params_to_check(), request.priority, request.key
+        params = None if isinstance(request.prompt, Checked) else request.params  # else they have been checked with it
+        asked = request.request_id, request.prompt, params, request.priority, request.key
         try:
             made = self._input_processor.process(*asked)
         except Exception as error:

@@ -95,9 +95,6 @@ class EngineCore:
             self.scheduler.finish(request, request.sequences[f"{request_id}-{index}"], SequenceStatus.FINISHED_STOPPED)
         self._forget_finished(request)
 
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.requests)
-
     def reset_prefix_cache(self) -> None:
         self.scheduler.kv.reset_prefix_cache()
 
@@ -205,13 +202,9 @@ class EngineCore:
             width = request.sampling_params.logprobs
             for index, (seq, found) in enumerate(group.winners()):
                 cut = None if width is None else [row.cut(width) for row in found]
-                reason = SequenceStatus.finish_reason(seq.status)
-                made.outputs.append(
-                    EngineCoreOutput(
-                        request.key, index, seq.data.output_token_ids, cut, reason, seq.stop_reason,
-                        seq.cumulative_logprob,
-                    )
-                )  # fmt: skip
+                why = SequenceStatus.finish_reason(seq.status), seq.stop_reason
+                won = EngineCoreOutput(request.key, index, seq.data.output_token_ids, cut, *why, seq.cumulative_logprob)
+                made.outputs.append(won)
             self._forget_finished(request)
         return len(rows)
 

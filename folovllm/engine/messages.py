@@ -11,10 +11,12 @@ vLLM: v1/engine/__init__.py
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from folovllm.config import EngineConfig
 from folovllm.core.scheduler import Scheduler
 from folovllm.engine.input_processor import Checked, Prompt
 from folovllm.outputs import FinishReason
@@ -57,10 +59,6 @@ class EngineCoreRequest:
         plain = {"prompt": prompt.text, "prompt_token_ids": prompt.token_ids, "cache_salt": prompt.cache_salt}
         return replace(self, prompt={name: value for name, value in plain.items() if value is not None}, params=params)
 
-    def params_to_check(self) -> SamplingParams | None:
-        """None where they have been checked with the prompt."""
-        return None if isinstance(self.prompt, Checked) else self.params
-
 
 class EngineCoreOutput(NamedTuple):
     """What one sequence gained in a step. Of beams the winners come at the end; before it, a piece without tokens says
@@ -101,3 +99,20 @@ class EngineCoreOutputs:
     prefill_stats: dict[Key, tuple[int, float]] = field(default_factory=dict)
     prompt_logprobs: dict[Key, list[LogprobsRow]] = field(default_factory=dict)
     scheduler_stats: SchedulerStats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCoreReadyResponse:
+    """What a client elsewhere must know of an engine to check requests for it."""
+
+    config: EngineConfig
+    vocab_size: int
+    device: str
+    dtype: str
+    pid: int
+
+    @classmethod
+    def of(cls, engine: Any) -> EngineCoreReadyResponse:
+        """In the process of an LLMEngine."""
+        dtype = str(engine.dtype).removeprefix("torch.")
+        return cls(engine.config, engine.runner.vocab_size, str(engine.device), dtype, os.getpid())

@@ -17,7 +17,6 @@ from __future__ import annotations
 import atexit
 import gc
 import multiprocessing
-import os
 import pickle
 import signal
 import socket
@@ -25,36 +24,14 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from folovllm.distributed.forks import keep_from_forks
 
 if TYPE_CHECKING:
-    from folovllm.config import EngineConfig
     from folovllm.engine.llm_engine import LLMEngine
 
 LENGTH = 8  # bytes before each message, that say how long it is
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFacts:
-    """What a client must know of an engine to check requests for it. The same of every replica.
-
-    vLLM: v1/engine/__init__.py (EngineCoreReadyResponse)
-    """
-
-    config: EngineConfig
-    vocab_size: int
-    device: str
-    dtype: str
-    pid: int
-
-    @classmethod
-    def of(cls, engine: LLMEngine) -> RemoteFacts:
-        """In the engine's process."""
-        dtype = str(engine.dtype).removeprefix("torch.")
-        return cls(engine.config, engine.runner.vocab_size, str(engine.device), dtype, os.getpid())
 
 
 class EngineProcess:
@@ -134,9 +111,10 @@ def portable(error: Exception) -> Exception:
 
 
 def _run(connection: socket.socket, model: str, options: dict[str, Any], recording: dict[str, Any]) -> None:
-    """All of the process. First it sends RemoteFacts, or the error that kept the engine from being made."""
+    """All of the process. First it sends EngineCoreReadyResponse, or the error that kept the engine from being made."""
     from folovllm.engine.defaults import config_for_llm
     from folovllm.engine.llm_engine import LLMEngine  # loads torch
+    from folovllm.engine.messages import EngineCoreReadyResponse
     from folovllm.tracing.attach import make_engine
 
     # Signals are the client's: it lets what runs come to its end, here too, and then closes the connection.
@@ -147,7 +125,7 @@ def _run(connection: socket.socket, model: str, options: dict[str, Any], recordi
     except Exception as error:
         connection.sendall(packed(portable(error)))
         return
-    connection.sendall(packed(RemoteFacts.of(engine)))
+    connection.sendall(packed(EngineCoreReadyResponse.of(engine)))
     gc.freeze()  # the model is not walked again
     serve_engine(engine, connection)
     if tracer is not None:

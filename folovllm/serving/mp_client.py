@@ -14,11 +14,11 @@ from typing import Any
 from folovllm.config import ModelConfig
 from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import InputProcessor
-from folovllm.engine.messages import EngineCoreRequest, EngineCoreRequestType
+from folovllm.engine.messages import EngineCoreReadyResponse, EngineCoreRequest, EngineCoreRequestType
 from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.errors import EngineDeadError
 from folovllm.model_loader import load_tokenizer
-from folovllm.serving.engine_process import LENGTH, EngineProcess, RemoteFacts, packed, read
+from folovllm.serving.engine_process import LENGTH, EngineProcess, packed, read
 
 SNAPSHOT_SECONDS = 2.0
 """That /metrics and the page wait for a snapshot."""
@@ -29,7 +29,7 @@ LAST_SECONDS = 30.0
 class RemoteEngine:
     """What a client has of an engine elsewhere: facts, and a tokenizer."""
 
-    def __init__(self, facts: RemoteFacts) -> None:
+    def __init__(self, facts: EngineCoreReadyResponse) -> None:
         self.facts, self.config = facts, facts.config
         self.model_config: ModelConfig = facts.config.model_config
         self.tokenizer = None if self.model_config.skip_tokenizer_init else load_tokenizer(self.model_config)

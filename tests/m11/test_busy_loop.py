@@ -23,9 +23,6 @@ class Core:
         self.requests: dict[str, Any] = {}
         self.scheduler = SimpleNamespace(max_num_seqs=4, running=self.requests, waiting=[], swapped=[])
 
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.requests)
-
     def add_request(self, request: Any) -> None:
         self.did.append(f"add {request.request_id}")
         self.requests[request.request_id] = request

@@ -11,7 +11,6 @@ from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.detokenizer import IncrementalDetokenizer
 from folovllm.engine.output_processor import SequenceState
 from folovllm.outputs import CompletionOutput
-from tests.m1.test_detokenizer import FALLBACK, ids_of
 
 PARAMS = {
     "greedy": SamplingParams(temperature=0, max_tokens=24),
@@ -80,13 +79,6 @@ def test_what_may_become_a_stop_string_is_held_back_and_a_length_says_less_than_
     assert state.shown_text() == "the"
     state.add(list(b"ND"), "length")
     assert (state.shown_text(), state.finish_reason) == ("the ", "stop")
-
-
-def test_a_stop_string_of_a_byte_stops_at_that_token() -> None:
-    """Else each request to Llama 2 that stops at a newline would compute a token more."""
-    state = SequenceState(ids_of("a"), SamplingParams(stop="\n", max_tokens=9), FALLBACK)
-    assert [state.add(ids_of(each), None) and state.finish_reason for each in ("d", b"\n")] == [None, "stop"]
-    assert state.text == "d"
 
 
 def test_outputs_that_are_fetched_late_are_those_of_each_step(engine: LLMEngine) -> None:

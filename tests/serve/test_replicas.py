@@ -229,10 +229,14 @@ def test_all_replicas_forget_what_they_have_cached(pair: tuple[Running, LocalFle
     server, fleet = pair
     told = []
     for name, replica in fleet.replicas.items():
-        replica.llm.reset_prefix_cache = lambda name=name: told.append(name)  # type: ignore[method-assign]
+
+        async def noting(name: str = name) -> None:
+            told.append(name)
+
+        replica.reset_prefix_cache = noting  # type: ignore[method-assign]
     try:
         assert httpx.post(f"{server.url}/reset_prefix_cache").status_code == 200
         assert sorted(told) == sorted(fleet.replicas)
     finally:
         for replica in fleet.replicas.values():
-            del replica.llm.reset_prefix_cache
+            del replica.reset_prefix_cache

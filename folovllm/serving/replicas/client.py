@@ -21,9 +21,14 @@ from typing import Any, Protocol
 
 from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import Checked
-from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, SchedulerStats
+from folovllm.engine.messages import (
+    EngineCoreOutputs,
+    EngineCoreReadyResponse,
+    EngineCoreRequest,
+    EngineCoreRequestType,
+    SchedulerStats,
+)
 from folovllm.engine.snapshots import EngineSnapshot
-from folovllm.serving.engine_process import RemoteFacts
 from folovllm.serving.mp_client import RemoteEngine
 from folovllm.serving.openai.errors import APIError
 from folovllm.serving.replicas.scaling import Scaling
@@ -75,7 +80,9 @@ class ReplicatedLLM(EngineClient):
 
     engine: RemoteEngine
 
-    def __init__(self, fleet: Fleet, router: Router, facts: RemoteFacts, scaling: Scaling | None = None) -> None:
+    def __init__(
+        self, fleet: Fleet, router: Router, facts: EngineCoreReadyResponse, scaling: Scaling | None = None
+    ) -> None:
         super().__init__(RemoteEngine(facts))
         self.fleet, self.router, self.scaling = fleet, router, scaling
         self.block_size = facts.config.cache_config.block_size
