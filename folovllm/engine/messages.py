@@ -102,8 +102,8 @@ class EngineCoreOutputs:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineCoreReadyResponse:
-    """What a client elsewhere must know of an engine to check requests for it."""
+class ReadyResponse:
+    """What a client elsewhere must know of an engine to check requests for it (vLLM: EngineCoreReadyResponse)."""
 
     config: EngineConfig
     vocab_size: int
@@ -112,7 +112,7 @@ class EngineCoreReadyResponse:
     pid: int
 
     @classmethod
-    def of(cls, engine: Any) -> EngineCoreReadyResponse:
+    def of(cls, engine: Any) -> ReadyResponse:
         """In the process of an LLMEngine."""
         dtype = str(engine.dtype).removeprefix("torch.")
         return cls(engine.config, engine.runner.vocab_size, str(engine.device), dtype, os.getpid())

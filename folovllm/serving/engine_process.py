@@ -111,10 +111,10 @@ def portable(error: Exception) -> Exception:
 
 
 def _run(connection: socket.socket, model: str, options: dict[str, Any], recording: dict[str, Any]) -> None:
-    """All of the process. First it sends EngineCoreReadyResponse, or the error that kept the engine from being made."""
+    """All of the process. First it sends ReadyResponse, or the error that kept the engine from being made."""
     from folovllm.engine.defaults import config_for_llm
     from folovllm.engine.llm_engine import LLMEngine  # loads torch
-    from folovllm.engine.messages import EngineCoreReadyResponse
+    from folovllm.engine.messages import ReadyResponse
     from folovllm.tracing.attach import make_engine
 
     # Signals are the client's: it lets what runs come to its end, here too, and then closes the connection.
@@ -125,7 +125,7 @@ def _run(connection: socket.socket, model: str, options: dict[str, Any], recordi
     except Exception as error:
         connection.sendall(packed(portable(error)))
         return
-    connection.sendall(packed(EngineCoreReadyResponse.of(engine)))
+    connection.sendall(packed(ReadyResponse.of(engine)))
     gc.freeze()  # the model is not walked again
     serve_engine(engine, connection)
     if tracer is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from folovllm.config import ModelConfig
 from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import InputProcessor
-from folovllm.engine.messages import EngineCoreReadyResponse, EngineCoreRequest, EngineCoreRequestType
+from folovllm.engine.messages import EngineCoreRequest, EngineCoreRequestType, ReadyResponse
 from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.errors import EngineDeadError
 from folovllm.model_loader import load_tokenizer
@@ -29,7 +29,7 @@ LAST_SECONDS = 30.0
 class RemoteEngine:
     """What a client has of an engine elsewhere: facts, and a tokenizer."""
 
-    def __init__(self, facts: EngineCoreReadyResponse) -> None:
+    def __init__(self, facts: ReadyResponse) -> None:
         self.facts, self.config = facts, facts.config
         self.model_config: ModelConfig = facts.config.model_config
         self.tokenizer = None if self.model_config.skip_tokenizer_init else load_tokenizer(self.model_config)

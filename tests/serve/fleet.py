@@ -63,7 +63,7 @@ class LocalFleet:
 
     async def remove(self, name: str) -> None:
         self.removed.append(name)
-        self.replicas.pop(name).close()
+        self.replicas.pop(name)._busy.close()
 
     def close(self) -> None:
         """The engines' threads end with the process."""

@@ -23,9 +23,9 @@ from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import Checked
 from folovllm.engine.messages import (
     EngineCoreOutputs,
-    EngineCoreReadyResponse,
     EngineCoreRequest,
     EngineCoreRequestType,
+    ReadyResponse,
     SchedulerStats,
 )
 from folovllm.engine.snapshots import EngineSnapshot
@@ -80,9 +80,7 @@ class ReplicatedLLM(EngineClient):
 
     engine: RemoteEngine
 
-    def __init__(
-        self, fleet: Fleet, router: Router, facts: EngineCoreReadyResponse, scaling: Scaling | None = None
-    ) -> None:
+    def __init__(self, fleet: Fleet, router: Router, facts: ReadyResponse, scaling: Scaling | None = None) -> None:
         super().__init__(RemoteEngine(facts))
         self.fleet, self.router, self.scaling = fleet, router, scaling
         self.block_size = facts.config.cache_config.block_size

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import folovllm
-from folovllm.engine.messages import EngineCoreOutputs, EngineCoreReadyResponse, EngineCoreRequest
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, ReadyResponse
 from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
@@ -70,8 +70,8 @@ class RayFleet:
     def names(self) -> tuple[str, ...]:
         return tuple(self._handles)
 
-    async def facts(self, name: str) -> EngineCoreReadyResponse:
-        found: EngineCoreReadyResponse = await self._handles[name].facts.remote()
+    async def facts(self, name: str) -> ReadyResponse:
+        found: ReadyResponse = await self._handles[name].facts.remote()
         return found
 
     async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[EngineCoreOutputs, None]:

@@ -13,13 +13,7 @@ from typing import Any
 from folovllm.engine.busy_loop import BusyLoop
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.engine.messages import (
-    EngineCoreOutputs,
-    EngineCoreReadyResponse,
-    EngineCoreRequest,
-    EngineCoreRequestType,
-    Key,
-)
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, Key, ReadyResponse
 from folovllm.engine.pacing import Pacing
 from folovllm.engine.snapshots import EngineSnapshot, snapshot_of
 from folovllm.serving.engine_process import portable
@@ -46,11 +40,13 @@ class EngineReplica:
         self._pacing = Pacing(self._wake)
         self._error: Exception | None = None
 
-    async def facts(self) -> EngineCoreReadyResponse:
-        return EngineCoreReadyResponse.of(self.engine)
+    async def facts(self) -> ReadyResponse:
+        return ReadyResponse.of(self.engine)
 
     async def generate(self, request: EngineCoreRequest) -> AsyncGenerator[EngineCoreOutputs, None]:
         """What comes of it, until its last sequence has ended. Raises: what ended the engine."""
+        if self._error is not None:
+            raise self._error
         self._loop = asyncio.get_running_loop()
         stream = self._streams[request.key] = _Stream()
         self._busy.submit([(EngineCoreRequestType.ADD, (request,))])
@@ -58,8 +54,6 @@ class EngineReplica:
             while not stream.is_over or stream.waiting.outputs:
                 await stream.filled.wait()
                 stream.filled.clear()
-                if self._error is not None:
-                    raise self._error
                 message, stream.waiting = stream.waiting, EngineCoreOutputs()
                 yield message
         finally:
@@ -80,9 +74,6 @@ class EngineReplica:
         if self._error is not None:
             raise RuntimeError(f"the engine of {self.name} has ended by an error")
 
-    def close(self) -> None:
-        self._busy.close()
-
     def _deliver(self, message: EngineCoreOutputs | Exception) -> None:
         """In the loop's thread. Raises RuntimeError: the event loop has been closed."""
         assert self._loop is not None
@@ -93,10 +84,8 @@ class EngineReplica:
         """Each stream gets what is its own; `alive`: the core's unfinished requests."""
         streams = self._streams
         if isinstance(message, Exception):
-            self._error = portable(message)
-            for stream in streams.values():
-                stream.filled.set()
-            return
+            self._error, alive = portable(message), set()
+            message = EngineCoreOutputs(failures=dict.fromkeys(streams, self._error))
         for output in message.outputs:
             if output.key in streams:
                 streams[output.key].waiting.outputs.append(output)
