@@ -25,8 +25,7 @@ class Pacing:
     """Of one event loop. wake: lets the readers write that have something, and says whether any had."""
 
     def __init__(self, wake: Callable[[], bool]) -> None:
-        self._wake = wake
-        self.rests = False
+        self._wake, self.rests = wake, False
 
     def hand_out(self) -> None:
         """Something has come for a reader: now it is woken, or when the rest is over."""

@@ -51,7 +51,6 @@ def test_readers_rest_several_times_as_long_as_they_wrote(wrote: float, monkeypa
 
 
 def test_where_no_reader_has_anything_none_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    paces = Pacing(lambda: False)
+    clock, paces = Clock(monkeypatch), Pacing(lambda: False)
     paces.hand_out()
     assert (clock.calls, paces.rests) == ([], False)
