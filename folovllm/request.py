@@ -233,6 +233,7 @@ class Request:
     arrival_time: float = field(default_factory=time.time)
     priority: int = 0  # a lower number is served first under the "priority" policy
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    key: int | str = ""  # by which a client knows it; "": by its request_id
     cache_salt: str | None = None  # requests share cached blocks with those of the same salt only
     num_cached_tokens: int | None = None  # prompt tokens found in a cache; None until it is let in
     sequences: dict[str, Sequence] = field(init=False)  # by sequence id, in the order of their making
@@ -251,6 +252,8 @@ class Request:
         if self.cache_salt is not None:
             check_str("cache_salt", self.cache_salt)
         self.prompt_token_ids = list(self.prompt_token_ids)
+        if self.key == "":
+            self.key = self.request_id
         self.metrics = RequestMetrics(arrival_time=self.arrival_time)
         self.sequences = {}
         self.make_seqs()

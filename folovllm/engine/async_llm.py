@@ -26,6 +26,7 @@ from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.engine_client import Done, EngineClient
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequestType
+from folovllm.engine.pacing import Pacing
 from folovllm.engine.snapshots import EngineSnapshot, snapshot_of
 from folovllm.engine.stats import EngineStats
 from folovllm.vllm_names import check_keywords
@@ -66,7 +67,7 @@ class AsyncLLM(EngineClient):
 
     def _start(self, engine: LLMEngine) -> None:
         super().__init__(engine)
-        self._busy = BusyLoop(engine, self._deliver)
+        self._busy = BusyLoop(engine.core, engine.input_processor, self._deliver)
         self._loop: asyncio.AbstractEventLoop | None = None  # that is served
         self._unsent: list[tuple[EngineCoreRequestType, tuple[Any, ...]]] = []
 
@@ -120,14 +121,15 @@ class AsyncLLM(EngineClient):
         self._check_event_loop()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._send(EngineCoreRequestType.READY, 0.0)  # which an event loop before it may have left unsaid
+            self._pacing, self._waiting = Pacing(self._wake), {}  # an event loop before it may have left a rest unended
 
     def _check_event_loop(self) -> None:
         if self._loop is not None and self._loop.is_closed():  # what waited there will never ask again
             self._loop = None
             self._hand_over()
             for number, collector in self._collectors.items():
-                self._send(EngineCoreRequestType.ABORT, number, collector.request_id)
+                self._send(EngineCoreRequestType.ABORT, number, collector.state.request_id)
+                self.output_processor.abort_request(number)
             self._collectors, self._numbers = {}, {}
         elif self._loop is not None and asyncio._get_running_loop() not in (None, self._loop):
             raise RuntimeError(

@@ -11,7 +11,8 @@ vLLM: entrypoints/generate/beam_search/, which runs beams as one-token requests 
 
 from __future__ import annotations
 
-from folovllm.engine.core import SequenceChanges
+from typing import Any
+
 from folovllm.request import Request, Sequence, SequenceData, SequenceStatus
 from folovllm.sample.beam_search import BeamSearch, BeamStep, Hypothesis
 from folovllm.worker.model_runner_output import BeamRow, LogprobsRow
@@ -31,15 +32,15 @@ class BeamGroup:
             early_stopping=params.early_stopping,
         )
         self.live = [request.get_seqs()[0]]  # the prompt is one beam; the others branch off, they do not begin anew
-        self._keep_live()
+        request.sequences = {self.live[0].seq_id: self.live[0]}
         self._num_named = 1
         # The log-probabilities of each beam's tokens, for `logprobs`: carried along, and copied at a fork.
         self._history: dict[Sequence, list[LogprobsRow]] = {self.live[0]: []}
         self._ended: dict[Hypothesis, list[LogprobsRow]] = {}
 
-    def advance(self, rows: dict[Sequence, LogprobsRow], changes: SequenceChanges) -> bool:
+    def advance(self, rows: dict[Sequence, LogprobsRow], changes: Any) -> bool:
         """One step: rows are the likeliest next tokens of every live beam. What becomes of the beams is added to
-        `changes`. True when the search is over."""
+        `changes`, core.py's SequenceChanges. True when the search is over."""
         candidates = [rows[seq] for seq in self.live]  # the best token is in front, and among them once more
         step = self.search.advance([(row.token_ids[1:], row.logprobs[1:]) for row in candidates])
         for ending in step.endings:
@@ -52,7 +53,7 @@ class BeamGroup:
         self._branch(step, candidates, changes)
         return step.done
 
-    def _branch(self, step: BeamStep, candidates: list[LogprobsRow], changes: SequenceChanges) -> None:
+    def _branch(self, step: BeamStep, candidates: list[LogprobsRow], changes: Any) -> None:
         """The first survivor of a beam is the beam itself, further ones are its forks; a beam without one is freed."""
         parents, self.live = self.live, []
         history, self._history = self._history, {}
@@ -75,10 +76,7 @@ class BeamGroup:
             parent_history = history[parents[survivor.parent]]
             self._history[seq] = [*parent_history, _entry(candidates[survivor.parent], survivor.token_id)]
         if self.live:
-            self._keep_live()
-
-    def _keep_live(self) -> None:
-        self.request.sequences = {seq.seq_id: seq for seq in self.live}
+            self.request.sequences = {seq.seq_id: seq for seq in self.live}
 
     def winners(self) -> list[tuple[Sequence, list[LogprobsRow]]]:
         """After the end: the n best as finished sequences, best first, each with a row per token."""

@@ -8,6 +8,7 @@ vLLM: v1/engine/core.py (EngineCore.step, step_with_batch_queue)
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import torch
@@ -16,12 +17,17 @@ from folovllm.config import EngineConfig
 from folovllm.core.run_ahead import assume, can_run_ahead
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.engine.beams import BeamGroup
+from folovllm.engine.masks_ahead import MasksAhead
+from folovllm.engine.messages import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
+from folovllm.engine.one_thread import threads_for_steps
+from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.errors import EngineDeadError
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.memory import CacheSize
 from folovllm.worker.model_runner import ModelRunner
-from folovllm.worker.model_runner_output import ModelRunnerOutput
+from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
 Gained = list[tuple[Sequence, SequenceStatus | None]]
 """Sequences with one more token, once for each token, and the status that it brings about, if any."""
@@ -29,13 +35,11 @@ Gained = list[tuple[Sequence, SequenceStatus | None]]
 
 @dataclass(slots=True)
 class SequenceChanges:
-    """What becomes of sequences by the tokens of a step, as the output processor finds; EngineCore carries it out."""
+    """What becomes of beams by a step, as BeamGroup finds; EngineCore carries it out."""
 
     ended: list[tuple[Request, Sequence, SequenceStatus]] = field(default_factory=list)
     forked: list[tuple[Request, Sequence, Sequence]] = field(default_factory=list)  # (request, parent, child) of beams
     rewritten: list[Sequence] = field(default_factory=list)  # beams whose tokens the worker must read anew
-    cut: list[tuple[Sequence, int]] = field(default_factory=list)
-    """Ended by a stop string before the last token of a run: how many tokens stay."""
 
 
 class StepFailedError(Exception):
@@ -64,8 +68,153 @@ class EngineCore:
         self._launched: tuple[SchedulerOutput, AsyncModelRunnerOutput] | None = None
         self._taking_part: list[Sequence] = []
         self._fault: Exception | None = None  # of the device, from which it does not recover
+        self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
+        self.beams: dict[str, BeamGroup] = {}  # by request id
+        self._new: set[str] = set()  # requests that no step has taken in
+        self._masks, self._tokens = MasksAhead(), TokenCounter()
+        ranks = config.parallel_config.tensor_parallel_size
+        self._threads = threads_for_steps(config.model_config.model, ranks)
+        self._is_stepping = False
 
-    def step(self) -> tuple[SchedulerOutput, ModelRunnerOutput, Gained]:
+    def add_request(self, request: Request) -> None:
+        self.requests[request.request_id] = request
+        self._new.add(request.request_id)
+        if request.sampling_params.use_beam_search:
+            limits = self.scheduler.eos_token_ids, self.scheduler.max_model_len
+            self.beams[request.request_id] = BeamGroup(request, *limits)
+        self.scheduler.add_request(request)
+
+    def abort_request(self, request_id: str, index: int | None = None) -> None:
+        """Drop a request, wherever it is; or end the sequence of this index, in whose text a stop string was found. One
+        that is not there is no error."""
+        if (request := self.requests.get(request_id)) is None:
+            return
+        if index is None:
+            self.scheduler.abort(request)
+        else:
+            self.scheduler.finish(request, request.sequences[f"{request_id}-{index}"], SequenceStatus.FINISHED_STOPPED)
+        self._forget_finished(request)
+
+    def reset_prefix_cache(self) -> None:
+        self.scheduler.kv.reset_prefix_cache()
+
+    def stats(self) -> EngineStats:
+        return EngineStats.of(self.scheduler, self._tokens)
+
+    def step(self) -> EngineCoreOutputs:
+        """One step, if there is anything to do. A request that fails by itself, or took part in a step that failed, is
+        gone; the others go on.
+
+        Raises:
+            EngineDeadError: the device has faulted, or a rank has gone, in this step or an earlier one.
+            BaseException: an interrupt, or what scheduling itself raised: nothing is in flight.
+        """
+        if self._is_stepping:
+            raise RuntimeError(
+                "the engine is in the middle of a step, and a logits processor or the like asks it for the next one: "
+                "use another engine in there"
+            )
+        made, self._is_stepping = EngineCoreOutputs(), True
+        try:
+            if self.requests and self._masks.let_go(self.scheduler):
+                with self._threads():
+                    self._step(made)
+        finally:
+            self._is_stepping = False
+        made.scheduler_stats = SchedulerStats.of(self.scheduler)
+        return made
+
+    def _step(self, made: EngineCoreOutputs) -> None:
+        began, began_at = time.perf_counter(), time.time()
+        for observer in self.scheduler.observers:
+            observer.step_began()
+        try:
+            scheduled, output, gained = self._compute()
+        except StepFailedError as failed:  # the requests that took part are lost, those that wait are not
+            for seq in failed.seqs:
+                self._fail(seq, failed.error, made)
+            return
+        if self._new:
+            self._note_new(scheduled, began_at, made)
+        for seq in scheduled.rows if output.failures else ():
+            if seq.seq_id in output.failures:
+                self._fail(seq, output.failures[seq.seq_id], made)
+        for seq in scheduled.rows if output.prompt_logprobs else ():
+            if seq.seq_id in output.prompt_logprobs and not seq.is_finished():
+                made.prompt_logprobs[self.requests[seq.request_id].key] = output.prompt_logprobs[seq.seq_id]
+        num_tokens = self._take_in(scheduled.rows, output, gained, made)
+        for observer in self.scheduler.observers:
+            observer.step_ended(made.outputs)
+        self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
+
+    def _note_new(self, scheduled: SchedulerOutput, began_at: float, made: EngineCoreOutputs) -> None:
+        for seq in scheduled.grown_seqs:  # whoever takes part for the first time has new blocks
+            if seq.request_id in self._new:
+                self._new.remove(seq.request_id)
+                request = self.requests[seq.request_id]
+                made.prefill_stats[request.key] = request.num_cached_tokens or 0, began_at
+
+    def _fail(self, seq: Sequence, error: Exception, made: EngineCoreOutputs) -> None:
+        """Its request ends in `error`."""
+        if (request := self.requests.get(seq.request_id)) is not None:
+            self.abort_request(seq.request_id)
+            made.failures[request.key] = error
+
+    def _take_in(self, rows: list[Sequence], output: ModelRunnerOutput, gained: Gained, made: EngineCoreOutputs) -> int:
+        """The new tokens of each sequence, several where draft tokens were right; returns how many there are."""
+        logprobs = {seq: row for seq, row in zip(rows, output.logprobs, strict=True) if row is not None}
+        new: dict[Sequence, tuple[int, SequenceStatus | None]] = {}
+        for seq, ended in gained:
+            if seq.status is SequenceStatus.RUNNING:  # its request has not failed in this step
+                new[seq] = (new[seq][0] + 1 if seq in new else 1), ended
+        changed: dict[Request, None] = {}
+        num_tokens = 0
+        for seq, (count, ended) in new.items():
+            request = self.requests[seq.request_id]
+            params, num_tokens = request.sampling_params, num_tokens + count
+            new_logprobs = [logprobs[seq], *output.later_logprobs.get(seq.seq_id, ())] if seq in logprobs else None
+            reason = None if ended is None else SequenceStatus.finish_reason(ended)
+            index = 0 if params.best_of == 1 else seq.index
+            token_ids = seq.data.output_token_ids[-count:]
+            made.outputs.append(EngineCoreOutput(request.key, index, token_ids, new_logprobs, reason, seq.stop_reason))
+            if params.extra_args:
+                changed[request] = None
+            if ended is not None:
+                self.scheduler.finish(request, seq, ended)
+                self._forget_finished(request)
+        self._masks.begin(changed)
+        return num_tokens + (self._advance_beams(logprobs, made) if self.beams else 0)
+
+    def _advance_beams(self, logprobs: dict[Sequence, LogprobsRow], made: EngineCoreOutputs) -> int:
+        """One step of every search whose beams took part; returns how many beams did."""
+        rows = {
+            seq: row
+            for seq, row in logprobs.items()
+            if seq.status is SequenceStatus.RUNNING and seq.request_id in self.beams
+        }
+        for request_id in dict.fromkeys(seq.request_id for seq in rows):
+            request, group, changes = self.requests[request_id], self.beams[request_id], SequenceChanges()
+            is_over = group.advance(rows, changes)
+            self.apply(changes)
+            if not is_over:
+                made.outputs.append(EngineCoreOutput(request.key, 0, []))
+                continue
+            width = request.sampling_params.logprobs
+            for index, (seq, found) in enumerate(group.winners()):
+                cut = None if width is None else [row.cut(width) for row in found]
+                why = SequenceStatus.finish_reason(seq.status), seq.stop_reason
+                won = EngineCoreOutput(request.key, index, seq.data.output_token_ids, cut, *why, seq.cumulative_logprob)
+                made.outputs.append(won)
+            self._forget_finished(request)
+        return len(rows)
+
+    def _forget_finished(self, request: Request) -> None:
+        if request.is_finished():
+            del self.requests[request.request_id]
+            self.beams.pop(request.request_id, None)
+            self._new.discard(request.request_id)
+
+    def _compute(self) -> tuple[SchedulerOutput, ModelRunnerOutput, Gained]:
         """What was computed, what came of it, and the sequences that gained a token by it.
 
         Raises:
@@ -105,8 +254,6 @@ class EngineCore:
             self.scheduler.finish(request, seq, status)
         for seq in changes.rewritten:
             self.scheduler.rewrite(seq)
-        for seq, num_tokens in changes.cut:
-            del seq.data.output_token_ids[num_tokens:]
 
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
         scheduled = self.scheduler.schedule()

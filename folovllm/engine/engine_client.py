@@ -1,10 +1,11 @@
-"""EngineClient: an engine for asyncio, wherever it runs. Streams, aborts and pacing are here, and here alone.
+"""EngineClient: an engine for asyncio, wherever its core runs. Text, streams, aborts and pacing are here alone.
 
-    AsyncLLM         the engine's loop in a thread of this process     (async_llm.py)
-    MPClient         the engine's loop in a process                    (serving/mp_client.py)
-    ReplicatedLLM    several engines on Ray, and a router              (serving/replicas/client.py)
+    AsyncLLM         the core in a thread of this process     (async_llm.py)
+    MPClient         the core in a process                    (serving/mp_client.py)
+    ReplicatedLLM    several cores on Ray, and a router       (serving/replicas/client.py)
 
-Each of them says how a request is sent; what comes back goes to receive().
+Each of them says how a request is sent; what comes back goes to receive(). There new tokens are added to the requests'
+states, and a state becomes text when its reader is woken.
 
 vLLM: engine/protocol.py (EngineClient), v1/engine/core_client.py
 """
@@ -12,18 +13,17 @@ vLLM: engine/protocol.py (EngineClient), v1/engine/core_client.py
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from itertools import count
 from typing import Any
 
 from folovllm.distributed.forks import keep_from_forks
-from folovllm.engine.busy_loop import LONGEST_REST, REST
-from folovllm.engine.deltas import DeltaDecoder
 from folovllm.engine.input_processor import Checked, Prompt
-from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
-from folovllm.engine.snapshots import EngineSnapshot, Load
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, Key, SchedulerStats
+from folovllm.engine.output_processor import OutputProcessor, RequestState
+from folovllm.engine.pacing import Pacing
+from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
@@ -31,61 +31,47 @@ from folovllm.utils.ids import next_unused
 from folovllm.vllm_names import KnowsVLLM, check_keywords
 
 AT_ONCE = 512
-"""Completions whose texts are made on the event loop, at some 30 µs each. Of a request with more of them the engine
-sends parts as they come, even where the reader waits for the last output."""
+"""Completions whose texts are made on the event loop, at some 30 µs each. Those of a request with more are made in a
+thread."""
 
 
-class OutputCollector:
-    """The newest output of one request, or what ended it, until its reader takes it. A slow reader gets the newest, and
-    holds no one up.
+class RequestOutputCollector:
+    """What a reader waits on: the state of its request, or what ended it. A slow reader gets the newest, and holds no
+    one up.
 
     vLLM: v1/engine/output_processor.py (RequestOutputCollector)
     """
 
-    def __init__(self, request_id: str, decoder: DeltaDecoder | None = None) -> None:
-        self.request_id, self._decoder = request_id, decoder
-        self.final_only = False  # its reader waits for the last output
-        self.is_over = False
-        """The last output is here, or an error: nothing that comes later counts."""
-        self._newest: RequestOutput | Exception | None = None
-        self._late: list[RequestOutput] = []  # of so many completions that their texts would hold the others up
-        self._in_thread = False  # where the decoder is at work
+    def __init__(self, state: RequestState, *, final_only: bool) -> None:
+        self.state, self.final_only = state, final_only
+        self.error: Exception | None = None
+        self.has_begun = False  # it has been woken
         self._filled = asyncio.Event()
 
-    def put(self, output: RequestOutput | Exception) -> None:
-        if self.is_over:
-            return
-        self.is_over = isinstance(output, Exception) or output.finished
-        self._newest = output
-        if self._decoder is not None and isinstance(output, RequestOutput):
-            if self._late or self._in_thread or len(output.outputs) > AT_ONCE:
-                self._late.append(output)
-            else:
-                self._decoder.add(output)
-        if self.is_over or not self.final_only:
+    @property
+    def is_over(self) -> bool:
+        """The last output is here, or an error: nothing that comes later counts."""
+        return self.error is not None or self.state.finished
+
+    def fail(self, error: Exception) -> None:
+        if not self.is_over:
+            self.error = error
             self._filled.set()
+
+    def wake(self) -> None:
+        self.has_begun = True
+        self._filled.set()
 
     async def get(self) -> RequestOutput:
         """Waits for the next one. Raises what ended the request."""
         await self._filled.wait()
         self._filled.clear()
-        if isinstance(self._newest, Exception):
-            raise self._newest
-        assert self._newest is not None
-        if self._decoder is None:
-            return self._newest
-        if not self._late and self._decoder.num_completions <= AT_ONCE:
-            return self._decoder.output()
-        self._in_thread = True
-        try:
-            return await asyncio.to_thread(self._catch_up, self._decoder)
-        finally:
-            self._in_thread = False
-
-    def _catch_up(self, decoder: DeltaDecoder) -> RequestOutput:
-        while self._late:
-            decoder.add(self._late.pop(0))
-        return decoder.output()
+        if self.error is not None:
+            raise self.error
+        if len(self.state.sequences) <= AT_ONCE:
+            return self.state.output()
+        self.state.late = []
+        return await asyncio.to_thread(self.state.output)
 
 
 class Done(Coroutine[Any, Any, bool]):
@@ -124,9 +110,12 @@ class EngineClient(KnowsVLLM, ABC):
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
-        self._load = Load(engine.config.scheduler_config.max_num_seqs, 0, 0, 0)
-        self._collectors: dict[int, OutputCollector] = {}  # of unfinished requests, by number
+        self.output_processor = OutputProcessor(engine.input_processor.tokenizer)
+        self._load = SchedulerStats(engine.config.scheduler_config.max_num_seqs, 0, 0, 0)
+        self._collectors: dict[Key, RequestOutputCollector] = {}  # of unfinished requests, by number
         self._numbers: dict[str, int] = {}  # of the same, by id
+        self._waiting: dict[Key, RequestOutputCollector] = {}  # those with more to read, when they have rested
+        self._pacing = Pacing(self._wake)
         self._new_numbers, self._new_ids = count(), count()
         self._ended: Exception | None = None  # why nothing more is taken
         self._forked: Exception | None = None  # this is a copy, in a fork
@@ -140,15 +129,12 @@ class EngineClient(KnowsVLLM, ABC):
     def _send(self, kind: EngineCoreRequestType, *arguments: Any) -> None:
         """To the engine, without waiting: a consumer that was cancelled cannot await anything."""
 
-    def _collector(self, request_id: str, checked: Checked) -> OutputCollector:
-        return OutputCollector(request_id)
-
     @property
     def is_closed(self) -> bool:
         """Whether it takes nothing any more: after shutdown(), or after an error of the engine itself."""
         return self._ended is not None
 
-    def load(self) -> Load:
+    def load(self) -> SchedulerStats:
         """What runs and waits; cheap enough to ask for each request."""
         return self._load
 
@@ -211,15 +197,16 @@ class EngineClient(KnowsVLLM, ABC):
         if request_id in self._numbers:
             raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
         number = self._numbers[request_id] = next(self._new_numbers)
-        collector = self._collectors[number] = self._collector(request_id, checked)
+        state = self.output_processor.add_request(number, request_id, checked.text, checked.token_ids, checked.params)
+        final_only = kind is RequestOutputKind.FINAL_ONLY
+        collector = self._collectors[number] = RequestOutputCollector(state, final_only=final_only)
         try:
-            collector.final_only = kind is RequestOutputKind.FINAL_ONLY
-            at_end = collector.final_only and checked.params.n <= AT_ONCE
-            request = EngineCoreRequest(request_id, checked, checked.params, priority, at_end)
-            self._send(EngineCoreRequestType.ADD, number, request)
+            request = EngineCoreRequest(number, request_id, checked, checked.params, priority)
+            self._send(EngineCoreRequestType.ADD, request)
             delta, finished = OutputDelta(), False
             while not finished:
                 output = await collector.get()
+                self._catch_up(state)
                 finished = output.finished
                 yield delta.since_last(output) if kind is RequestOutputKind.DELTA else output
         except _Aborted:
@@ -227,8 +214,16 @@ class EngineClient(KnowsVLLM, ABC):
         finally:
             if self._collectors.pop(number, None) is not None:  # it is not there where an event loop has taken over
                 del self._numbers[request_id]
+                self._waiting.pop(number, None)
+                self.output_processor.abort_request(number)
                 if not collector.is_over:
                     self._send(EngineCoreRequestType.ABORT, number, request_id)
+
+    def _catch_up(self, state: RequestState) -> None:
+        """With what came while a thread made an output."""
+        late, state.late = state.late, None
+        if late:
+            self.receive(EngineCoreOutputs(late))
 
     async def _check(self, prompt: Prompt, params: SamplingParams | None) -> Checked:
         """Raises ValueError: see InputProcessor.check."""
@@ -244,7 +239,7 @@ class EngineClient(KnowsVLLM, ABC):
         check_str("request_id", request_id)
         number = self._numbers.get(request_id, -1)
         if (collector := self._collectors.get(number)) is not None and not collector.is_over:
-            collector.put(_Aborted())
+            collector.fail(_Aborted())
             self._send(EngineCoreRequestType.ABORT, number, request_id)
         return Done()
 
@@ -253,23 +248,33 @@ class EngineClient(KnowsVLLM, ABC):
         if isinstance(message, Exception):
             self._end(message)
             return
-        began = time.perf_counter()
-        self._load = message.load
-        for number, output in message.outputs:
-            if (collector := self._collectors.get(number)) is not None:
-                collector.put(output)
-        if message.wants_ready:  # in line behind the readers, each of which has been woken
-            asyncio.get_running_loop().call_soon(self._rest, began)
+        self._load = message.scheduler_stats or self._load
+        changed, stopped = self.output_processor.process_outputs(message)
+        for state, index in stopped:  # the core may have computed more of it: nothing of that is looked at
+            self._send(EngineCoreRequestType.ABORT, state.key, state.request_id, index)
+        for key, error in message.failures.items():
+            if (collector := self._collectors.get(key)) is not None:
+                collector.fail(error)
+        for state in changed:
+            if (collector := self._collectors.get(state.key)) is None:
+                continue
+            if state.finished or not (collector.has_begun or collector.final_only):
+                collector.wake()
+            elif not collector.final_only:
+                self._waiting[state.key] = collector
+        if self._waiting:
+            self._pacing.hand_out()
 
-    def _rest(self, began: float) -> None:
-        """The readers have written."""
-        seconds = min(REST * (time.perf_counter() - began), LONGEST_REST)
-        self._send(EngineCoreRequestType.READY, seconds)
+    def _wake(self) -> bool:
+        waiting, self._waiting = self._waiting, {}
+        for collector in waiting.values():
+            collector.wake()
+        return bool(waiting)
 
     def _end(self, error: Exception) -> None:
         self._ended = error
         for collector in self._collectors.values():
-            collector.put(error)
+            collector.fail(error)
 
     def forked(self, error: Exception) -> None:
         self._ended = self._forked = error

@@ -24,7 +24,7 @@ from folovllm.sample.logits_processors import validate_extra_args
 from folovllm.sample.structured.grammars import GrammarCompiler
 from folovllm.sample.structured.processor import KEY
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.checks import check_utf8
+from folovllm.utils.checks import check_int, check_utf8
 from folovllm.utils.logging import init_logger
 
 
@@ -87,13 +87,21 @@ class InputProcessor:
             self._grammars = GrammarCompiler(self.tokenizer, self.vocab_size, eos_token_ids)
         return self._grammars
 
-    def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
-        """Raises: as check, unless the prompt has been checked."""
+    def process(
+        self, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int = 0, key: int | str = ""
+    ) -> Request:
+        """Raises ValueError: priority without that policy; and as check, unless the prompt has been checked."""
+        check_int("priority", priority)
+        if priority != 0 and self.config.scheduler_config.policy != "priority":
+            raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
         if not isinstance(prompt, Checked):
             (prompt,) = self.check([prompt], params)
         elif params is not None:
             raise ValueError(f"sampling_params must be None beside a prompt that has been checked, got {params!r}")
-        return Request(request_id, prompt.text, prompt.token_ids, prompt.params, cache_salt=prompt.cache_salt)
+        return Request(
+            request_id, prompt.text, prompt.token_ids, prompt.params,
+            priority=priority, key=key, cache_salt=prompt.cache_salt,
+        )  # fmt: skip
 
     def check(self, prompts: Iterable[Prompt], params: SamplingParams | None) -> Iterator[Checked]:
         """One after the other, the parameters once: they are the same for all.

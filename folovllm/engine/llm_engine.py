@@ -1,8 +1,8 @@
 """The engine: requests go in, one step at a time brings tokens, outputs come out.
 
     add_request ─▶ InputProcessor ─▶ EngineCore.step() ─▶ OutputProcessor ─▶ RequestOutput
-                                       ▲             │
-                                       └─ next step ─┘
+                                       ▲   token ids        │
+                                       └─ stop strings ─────┘
 
 Requests join and leave between steps. Threads may share an engine: each call has it to itself, and the requests of all
 are computed together.
@@ -13,7 +13,6 @@ vLLM: v1/engine/llm_engine.py
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Generator, Set
 from itertools import count
 from typing import Any, cast
@@ -21,20 +20,16 @@ from typing import Any, cast
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.observer import Observers
 from folovllm.engine.build import build_engine_core
-from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
-from folovllm.engine.masks_ahead import MasksAhead
-from folovllm.engine.one_thread import threads_for_steps
-from folovllm.engine.output_processor import OutputProcessor
+from folovllm.engine.output_processor import OutputProcessor, RequestState
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.ranks import start_ranks
-from folovllm.engine.stats import EngineStats, TokenCounter
+from folovllm.engine.stats import EngineStats
 from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
-from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.checks import check_int, check_str, wrong
+from folovllm.utils.checks import check_str, wrong
 from folovllm.utils.common import set_random_seed
 from folovllm.utils.engine_lock import EngineLock
 from folovllm.utils.ids import next_unused
@@ -79,20 +74,16 @@ class LLMEngine(KnowsVLLM):
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
-        ranks = self.config.parallel_config.tensor_parallel_size
-        self._threads = threads_for_steps(self.model_config.model, ranks)
+        self.requests = self.core.requests  # unfinished, in order of arrival
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
-        self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
-        self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
-        # One caller may step the engine, and a step produces for all: the newest output of each request that has not
-        # been fetched, and what ended those that failed. None: it runs on, and its output is made when it is fetched.
-        self._outputs: dict[str, RequestOutput | None] = {}
+        self.output_processor = OutputProcessor(self.tokenizer)
+        # One caller may step the engine, and a step brings tokens for all: requests whose newest output has not been
+        # fetched, and is not made before it is, and what ended those that failed.
+        self._changed: dict[str, RequestState] = {}
         self._failures: dict[str, Exception] = {}
         self._stream_ids = count()
         self._streams: set[str] = set()  # the open ones
-        self._tokens, self._masks = TokenCounter(), MasksAhead()
         self._lock = EngineLock()  # of all of the above
-        self._is_stepping = False
 
     @classmethod
     def from_engine_args(cls, args: Any) -> LLMEngine:
@@ -108,17 +99,14 @@ class LLMEngine(KnowsVLLM):
                 refused request leaves nothing behind.
         """
         check_str("request_id", request_id)
-        check_int("priority", priority)
-        if priority != 0 and self.config.scheduler_config.policy != "priority":
-            raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
         with self._lock:
             if self.holds({request_id}):
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
-            request = self.input_processor.process(request_id, prompt, params)
-            request.priority = priority
-            self.requests[request_id] = request
-            self.output_processor.begin(request)
-            self.scheduler.add_request(request)
+            request = self.input_processor.process(request_id, prompt, params, priority)
+            self.output_processor.add_request(
+                request_id, request_id, request.prompt, request.prompt_token_ids, request.sampling_params
+            )
+            self.core.add_request(request)
 
     def step(self) -> list[RequestOutput]:
         """Run one step; returns the outputs that changed, each with everything its request has so far.
@@ -128,14 +116,14 @@ class LLMEngine(KnowsVLLM):
         Raises:
             Exception: whatever a request's own logits processor raised. That request is gone; the others go on.
         """
-        taken: list[RequestOutput] = []
+        taken: dict[str, RequestState] = {}
         try:
             with self._lock:
-                self.advance()
-                taken += self._take((self._outputs.keys() | self._failures.keys()) - self._streams)
-            return taken
+                self._step()
+                taken = {name: state for name, state in self._changed.items() if name not in self._streams}
+                return self._take((taken.keys() | self._failures.keys()) - self._streams)
         except BaseException:  # an interrupt when the lock is released: what was taken is given out next time
-            self._outputs = {**{output.request_id: output for output in taken}, **self._outputs}
+            self._changed = taken | self._changed
             raise
 
     def step_for(self, request_ids: Set[str]) -> list[RequestOutput]:
@@ -150,41 +138,42 @@ class LLMEngine(KnowsVLLM):
             if not self._has_output(request_ids):
                 if self.requests.keys().isdisjoint(request_ids):
                     raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
-                self.advance()
+                self._step()
             return self._take(request_ids)
 
+    def _step(self) -> None:
+        """One step; what comes of it stays here to be fetched."""
+        message = self.core.step()
+        changed, stopped = self.output_processor.process_outputs(message)
+        for state, index in stopped:
+            self.core.abort_request(state.request_id, index)
+        self._changed |= {state.request_id: state for state in changed}
+        for request_id, error in message.failures.items():
+            self.abort_request(str(request_id))
+            self._failures[str(request_id)] = error
+
     def _has_output(self, request_ids: Set[str]) -> bool:
-        return not self._outputs.keys().isdisjoint(request_ids) or not self._failures.keys().isdisjoint(request_ids)
+        return not self._changed.keys().isdisjoint(request_ids) or not self._failures.keys().isdisjoint(request_ids)
 
     def _take(self, request_ids: Set[str]) -> list[RequestOutput]:
         """The outputs of these requests; raises a failure of one of them first, each once."""
         for request_id in self._failures.keys() & request_ids:
             raise self._failures.pop(request_id)
-        taken = [request_id for request_id in self._outputs if request_id in request_ids]
-        make = self.output_processor.make_output
-        return [self._outputs.pop(request_id) or make(self.requests[request_id]) for request_id in taken]
-
-    def drain(self, later: Set[str] = frozenset()) -> tuple[list[RequestOutput], dict[str, Exception]]:
-        """What waits to be fetched, of all requests and streams, and failures by request id: for a caller that serves
-        all users (AsyncLLM). Those of `later` that run on are left to wait, and cost nothing meanwhile."""
-        with self._lock:
-            failures, self._failures = self._failures, {}
-            return self._take(self._outputs.keys() - (self.requests.keys() & later)), failures
+        taken = [request_id for request_id in self._changed if request_id in request_ids]
+        return [self._changed.pop(request_id).output() for request_id in taken]
 
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
         check_str("request_id", request_id)
         with self._lock:
-            request = self.requests.pop(request_id, None)
-            self._outputs.pop(request_id, None)
+            self._changed.pop(request_id, None)
             self._failures.pop(request_id, None)
-            if request is not None:
-                self.scheduler.abort(request)
-                self.output_processor.discard(request)
+            self.output_processor.abort_request(request_id)
+            self.core.abort_request(request_id)
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
-        return bool(self.requests) or not self._streams.issuperset([*self._outputs, *self._failures])
+        return bool(self.requests) or not self._streams.issuperset([*self._changed, *self._failures])
 
     def holds(self, request_ids: Set[str]) -> bool:
         """Whether one of these requests runs, or has outputs that have not been fetched."""
@@ -228,63 +217,8 @@ class LLMEngine(KnowsVLLM):
         with self._lock:
             return self.step_for({request_id}) if self.holds({request_id}) else None
 
-    def advance(self) -> None:
-        """One step, if there is anything to do; what comes of it stays here to be fetched."""
-        with self._lock:
-            if not self.requests:
-                return
-            if self._is_stepping:
-                raise RuntimeError(
-                    "the engine is in the middle of a step, and a logits processor or the like asks it for the next "
-                    "one: use another engine in there"
-                )
-            self._is_stepping = True
-            try:
-                with self._threads():
-                    self._step()
-            finally:
-                self._is_stepping = False
-
-    def _step(self) -> None:
-        if not self._masks.let_go(self.scheduler):
-            return
-        began, began_at = time.perf_counter(), time.time()
-        for observer in self.observers:
-            observer.step_began()
-        try:
-            scheduled, output, gained = self.core.step()
-        except StepFailedError as failed:  # the requests that took part are lost, those that wait are not
-            self._fail({seq.request_id for seq in failed.seqs}, failed.error)
-            return
-        rows = scheduled.rows
-        for seq in scheduled.grown_seqs:  # whoever takes part for the first time has new blocks
-            if (known := self.requests.get(seq.request_id)) and known.metrics.first_scheduled_time is None:
-                known.metrics.first_scheduled_time = began_at
-        for seq in rows if output.failures else ():
-            if seq.seq_id in output.failures and not seq.is_finished():
-                self._fail({seq.request_id}, output.failures[seq.seq_id])
-        changed, num_tokens, changes = self.output_processor.process_outputs(self.requests, rows, output, gained)
-        self.core.apply(changes)
-        self._masks.begin(changed)
-        shown = changed if self.observers else [request for request in changed if request.is_finished()]
-        made = [self.output_processor.make_output(request) for request in shown]
-        for observer in self.observers:
-            observer.step_ended(made)
-        self._outputs |= dict.fromkeys(request.request_id for request in changed)
-        for request_output in made:
-            self._outputs[request_output.request_id] = request_output
-            if request_output.finished:
-                del self.requests[request_output.request_id]
-        self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
-
-    def _fail(self, request_ids: set[str], error: Exception) -> None:
-        """These requests end in `error`, which is raised where their outputs are asked for."""
-        for request_id in request_ids & self.requests.keys():
-            self.abort_request(request_id)
-            self._failures[request_id] = error
-
     def stats(self) -> EngineStats:
-        return EngineStats.of(self.scheduler, self._tokens)
+        return self.core.stats()
 
     def reset_prefix_cache(self) -> bool:
         """Nothing that has been computed so far is found by requests that come from now on: after a change of weights,
@@ -292,7 +226,7 @@ class LLMEngine(KnowsVLLM):
         True: it always can.
         """
         with self._lock:
-            self.scheduler.kv.reset_prefix_cache()
+            self.core.reset_prefix_cache()
         return True
 
     def get_tokenizer(self) -> Any:

@@ -1,61 +1,118 @@
-"""What goes between a client and the engine's loop, in one process or between two. vLLM: v1/engine/__init__.py"""
+"""What goes between a client and the engine's core, in one process or between two.
+
+    client  ── EngineCoreRequest: token ids, parameters ──▶  core
+            ◀── EngineCoreOutputs: the new token ids of a step ──
+
+There is no text in either: the client makes tokens of it, and text of tokens.
+
+vLLM: v1/engine/__init__.py
+"""
 
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from typing import Any, NamedTuple
 
+from folovllm.config import EngineConfig
+from folovllm.core.scheduler import Scheduler
 from folovllm.engine.input_processor import Checked, Prompt
-from folovllm.engine.snapshots import Load
-from folovllm.outputs import RequestOutput
+from folovllm.outputs import FinishReason
 from folovllm.sample.structured.processor import KEY
 from folovllm.sampling_params import SamplingParams
+from folovllm.worker.model_runner_output import LogprobsRow
+
+Key = int | str
+"""By which a client knows a request of its own. An id may be used again while messages about the request that had it
+before are on their way, so that it is a number where messages travel."""
 
 
 class EngineCoreRequestType(Enum):
-    """Each with its arguments. A request has a number: its id may be used again while it is still being aborted."""
+    """Each with its arguments."""
 
-    ADD = auto()  # the request's number, an EngineCoreRequest
-    ABORT = auto()  # the request's number and its id
-    READY = auto()  # the seconds after which the client takes the next outputs of streams
+    ADD = auto()  # an EngineCoreRequest
+    ABORT = auto()  # the request's key, its id, and the index of a sequence that is to end, or None: the request
     RESET_PREFIX_CACHE = auto()
     SNAPSHOT = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCoreRequest:
-    """A request that has been checked. `final_only`: it has one output, the last."""
+    """A request that has been checked."""
 
+    key: int
     request_id: str
     prompt: Prompt
     params: SamplingParams
     priority: int = 0
-    final_only: bool = False
 
     def portable(self) -> EngineCoreRequest:
-        """For another process, where the text is made only if the engine compares it with stop strings. A compiled
-        grammar cannot be pickled: what it was compiled from is."""
+        """For another process. A compiled grammar cannot be pickled: what it was compiled from is."""
         assert isinstance(self.prompt, Checked)
-        params, prompt = copy.copy(self.params), self.prompt
-        params.detokenize &= bool(params.stop)
-        extra = dict(params.extra_args or {})
+        extra = dict(self.params.extra_args or {})
         if extra.pop(KEY, None) is None:
-            return replace(self, prompt=replace(prompt, params=params), params=params)
+            return self
+        params, prompt = copy.copy(self.params), self.prompt
         params.extra_args = extra or None
         plain = {"prompt": prompt.text, "prompt_token_ids": prompt.token_ids, "cache_salt": prompt.cache_salt}
         return replace(self, prompt={name: value for name, value in plain.items() if value is not None}, params=params)
 
-    def params_to_check(self) -> SamplingParams | None:
-        """None where they have been checked with the prompt."""
-        return None if isinstance(self.prompt, Checked) else self.params
+
+class EngineCoreOutput(NamedTuple):
+    """What one sequence gained in a step. Of beams the winners come at the end; before it, a piece without tokens says
+    that they have grown."""
+
+    key: Key
+    seq_index: int
+    new_token_ids: list[int]
+    new_logprobs: list[LogprobsRow] | None = None  # one a token, where they are asked for or needed to rank sequences
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    cumulative_logprob: float | None = None  # of a beam
 
 
 @dataclass(frozen=True, slots=True)
-class EngineCoreOutputs:
-    """What came of a step. `outputs`: of requests, by number, each an output or what ended the request. `wants_ready`:
-    the next outputs of streams wait until the client says READY."""
+class SchedulerStats:
+    """What a server must know of its engines before it lets another request in, all in requests; `rows` is how many
+    can run at a time. Each step sends it: it is four numbers."""
 
-    load: Load
-    outputs: list[tuple[int, RequestOutput | Exception]] = field(default_factory=list)
-    wants_ready: bool = False
+    rows: int
+    running: int
+    waiting: int
+    swapped: int
+
+    @classmethod
+    def of(cls, scheduler: Scheduler) -> SchedulerStats:
+        return cls(scheduler.max_num_seqs, len(scheduler.running), len(scheduler.waiting), len(scheduler.swapped))
+
+
+@dataclass(slots=True)
+class EngineCoreOutputs:
+    """What came of a step. `failures`: what ended requests by itself. Of a prompt, the log-probabilities of its tokens
+    but the first come once, and so do statistics: how many of its tokens were cached, and when the first step began
+    that it took part in, in seconds of time.time()."""
+
+    outputs: list[EngineCoreOutput] = field(default_factory=list)
+    failures: dict[Key, Exception] = field(default_factory=dict)
+    prefill_stats: dict[Key, tuple[int, float]] = field(default_factory=dict)
+    prompt_logprobs: dict[Key, list[LogprobsRow]] = field(default_factory=dict)
+    scheduler_stats: SchedulerStats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyResponse:
+    """What a client elsewhere must know of an engine to check requests for it (vLLM: EngineCoreReadyResponse)."""
+
+    config: EngineConfig
+    vocab_size: int
+    device: str
+    dtype: str
+    pid: int
+
+    @classmethod
+    def of(cls, engine: Any) -> ReadyResponse:
+        """In the process of an LLMEngine."""
+        dtype = str(engine.dtype).removeprefix("torch.")
+        return cls(engine.config, engine.runner.vocab_size, str(engine.device), dtype, os.getpid())

@@ -32,17 +32,6 @@ _LETTERS = "fcus"  # from free to busiest
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What a server must know of its engines before it lets another request in, all in requests; `rows` is how many
-    can run at a time."""
-
-    rows: int
-    running: int
-    waiting: int
-    swapped: int
-
-
-@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """`replica` names the engine where there are several. In `block_map` each cell has a letter: f free, c cached, u in
     use, s shared; the first begins with block `first_block`, each is `blocks_per_cell` of them. `steps`: of Steps."""
@@ -89,11 +78,6 @@ def snapshot_of(engine: LLMEngine, replica: str | None = None) -> EngineSnapshot
         steps = Steps(engine)
         engine.observers.append(steps)
     return EngineSnapshot(replica, engine.stats(), *_block_map(engine), tuple(steps.newest))
-
-
-def load_of(engine: LLMEngine) -> Load:
-    scheduler = engine.scheduler  # stats() would read every block, for each request that comes
-    return Load(scheduler.max_num_seqs, len(scheduler.running), len(scheduler.waiting), len(scheduler.swapped))
 
 
 def _block_map(engine: LLMEngine) -> tuple[str, int, int]:

@@ -5,9 +5,9 @@
         ▲                                                   │
         └────────────── EngineCoreOutputs ◀─────────────────┘
 
-The two share no interpreter lock: what the event loop does for its clients costs the steps nothing. The end of the
-connection is the end of this process, so none is left behind when the other is killed. Nothing heavy is imported at the
-top: the process imports torch and loads the model while the client imports what it needs itself.
+The two share no interpreter lock: text, and what the event loop does for its clients, costs the steps nothing. The end
+of the connection is the end of this process, so none is left behind when the other is killed. Nothing heavy is imported
+at the top: the process imports torch and loads the model while the client imports what it needs itself.
 
 vLLM: v1/engine/core.py (EngineCoreProc), v1/engine/utils.py (CoreEngineProcManager)
 """
@@ -111,10 +111,10 @@ def portable(error: Exception) -> Exception:
 
 
 def _run(connection: socket.socket, model: str, options: dict[str, Any], recording: dict[str, Any]) -> None:
-    """All of the process. First it sends RemoteFacts, or the error that kept the engine from being made."""
+    """All of the process. First it sends ReadyResponse, or the error that kept the engine from being made."""
     from folovllm.engine.defaults import config_for_llm
     from folovllm.engine.llm_engine import LLMEngine  # loads torch
-    from folovllm.serving.front_engine import RemoteFacts
+    from folovllm.engine.messages import ReadyResponse
     from folovllm.tracing.attach import make_engine
 
     # Signals are the client's: it lets what runs come to its end, here too, and then closes the connection.
@@ -125,7 +125,7 @@ def _run(connection: socket.socket, model: str, options: dict[str, Any], recordi
     except Exception as error:
         connection.sendall(packed(portable(error)))
         return
-    connection.sendall(packed(RemoteFacts.of(engine)))
+    connection.sendall(packed(ReadyResponse.of(engine)))
     gc.freeze()  # the model is not walked again
     serve_engine(engine, connection)
     if tracer is not None:
@@ -146,16 +146,14 @@ def serve_engine(engine: LLMEngine, connection: socket.socket) -> None:
 
     def send(message: Any) -> None:
         if isinstance(message, EngineCoreOutputs):
-            for place, (number, output) in enumerate(message.outputs):
-                if isinstance(output, Exception):
-                    message.outputs[place] = number, portable(output)
+            message.failures = {key: portable(error) for key, error in message.failures.items()}
         data = packed(portable(message) if isinstance(message, Exception) else message)
         with sending:
             connection.sendall(data)
         if isinstance(message, Exception):
             connection.shutdown(socket.SHUT_RD)  # nothing more is read
 
-    loop = BusyLoop(engine, send, deltas=True)
+    loop = BusyLoop(engine.core, engine.input_processor, send)
     with suppress(EOFError, OSError):
         while True:
             kind, *arguments = read(connection)

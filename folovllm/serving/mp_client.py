@@ -11,18 +11,30 @@ import pickle
 import socket
 from typing import Any
 
-from folovllm.engine.engine_client import EngineClient, OutputCollector
-from folovllm.engine.input_processor import Checked
-from folovllm.engine.messages import EngineCoreRequest, EngineCoreRequestType
+from folovllm.config import ModelConfig
+from folovllm.engine.engine_client import EngineClient
+from folovllm.engine.input_processor import InputProcessor
+from folovllm.engine.messages import EngineCoreRequest, EngineCoreRequestType, ReadyResponse
 from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.errors import EngineDeadError
+from folovllm.model_loader import load_tokenizer
 from folovllm.serving.engine_process import LENGTH, EngineProcess, packed, read
-from folovllm.serving.front_engine import FrontEngine
 
 SNAPSHOT_SECONDS = 2.0
 """That /metrics and the page wait for a snapshot."""
 LAST_SECONDS = 30.0
 """That the process has for the step that runs when it is to end."""
+
+
+class RemoteEngine:
+    """What a client has of an engine elsewhere: facts, and a tokenizer."""
+
+    def __init__(self, facts: ReadyResponse) -> None:
+        self.facts, self.config = facts, facts.config
+        self.model_config: ModelConfig = facts.config.model_config
+        self.tokenizer = None if self.model_config.skip_tokenizer_init else load_tokenizer(self.model_config)
+        self.input_processor = InputProcessor(self.tokenizer, facts.vocab_size, facts.config)
+        self.max_model_len = self.input_processor.max_model_len
 
 
 class MPClient(EngineClient):
@@ -31,7 +43,7 @@ class MPClient(EngineClient):
     Raises: as AsyncLLM does. EngineDeadError: the process ended while the model was being loaded.
     """
 
-    engine: FrontEngine
+    engine: RemoteEngine
 
     def __init__(self, process: EngineProcess) -> None:
         self._engine, self._process, self._connection = process, process.process, process.connection
@@ -39,7 +51,7 @@ class MPClient(EngineClient):
             facts = read(self._connection)
             if isinstance(facts, Exception):
                 raise facts
-            super().__init__(FrontEngine(facts))
+            super().__init__(RemoteEngine(facts))
         except EOFError:
             self._process.join()
             raise self._dead("before it was ready") from None
@@ -89,9 +101,6 @@ class MPClient(EngineClient):
                 self._reading = asyncio.get_running_loop().create_task(self._read(reader))
         if self._ended is not None:
             raise self._ended
-
-    def _collector(self, request_id: str, checked: Checked) -> OutputCollector:
-        return self.engine.collector(request_id, checked)
 
     def _send(self, kind: EngineCoreRequestType, *arguments: Any) -> None:
         assert self._writer is not None

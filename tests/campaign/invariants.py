@@ -149,8 +149,7 @@ class Watch:
         """Each open request is known, and nothing of any other is left."""
         if (known := set(self.engine.requests)) != open_ids:
             raise Wrong("requests", f"lost: {sorted(open_ids - known)}, left behind: {sorted(known - open_ids)}")
-        processor = self.engine.output_processor
-        ids = {name.rpartition("-")[0] for name in processor.sequences} | set(processor.beams)
+        ids = {*self.engine.output_processor.request_states, *self.engine.core.beams}
         if not ids <= open_ids:
             raise Wrong("requests", f"outputs are kept for {sorted(ids)}, open are {sorted(open_ids)}")
 

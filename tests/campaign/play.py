@@ -92,7 +92,7 @@ class Player:
         except RuntimeError as error:
             if str(error) != "campaign_raise":
                 raise
-            outputs, _ = engine.drain()  # what came of the others in this step
+            outputs = engine._take(set(engine._changed))  # what came of the others in this step
             ended = {output.request_id for output in outputs if output.finished}
             for name in self.open.keys() - engine.requests.keys() - ended:
                 if "campaign_raise" not in (self.open.pop(name).params.get("extra_args") or {}):

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from folovllm import LLMEngine, SamplingParams, StructuredOutputsParams
+from folovllm.engine.busy_loop import BusyLoop
 from folovllm.engine.defaults import config_for_llm
-from folovllm.engine.deltas import DeltaDecoder
-from folovllm.engine.input_processor import Checked
-from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
-from folovllm.outputs import RequestOutput
+from folovllm.engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
 from folovllm.serving.engine_process import packed, portable, read, serve_engine
 
 PROMPT = [5, 6, 7]
@@ -38,12 +36,11 @@ class Front:
     def send(self, kind: EngineCoreRequestType, *arguments: object) -> None:
         self.connection.sendall(packed((kind, *arguments)))
 
-    def add(self, request_id: str, params: SamplingParams, *, final_only: bool = False) -> None:
+    def add(self, request_id: str, params: SamplingParams) -> None:
         prompt: Any = {"prompt_token_ids": PROMPT}
         if params.structured_outputs is None:
             (prompt,) = self.engine.input_processor.check([PROMPT], params)
-        request = EngineCoreRequest(request_id, prompt, params, 0, final_only)
-        self.send(ADD, len(self.names), request)
+        self.send(ADD, EngineCoreRequest(len(self.names), request_id, prompt, params))
         self.names.append(request_id)
 
     def outputs(self) -> EngineCoreOutputs:
@@ -51,19 +48,16 @@ class Front:
             pass
         return message
 
-    def gained(self, message: EngineCoreOutputs, request_id: str) -> list[RequestOutput]:
+    def gained(self, message: EngineCoreOutputs, request_id: str) -> list[EngineCoreOutput]:
         """Raises what ended the request."""
-        found: list[RequestOutput] = []
-        for number, output in message.outputs:
-            if self.names[number] == request_id:
-                if isinstance(output, Exception):
-                    raise output
-                found.append(output)
-        return found
+        key = self.names.index(request_id)
+        if key in message.failures:
+            raise message.failures[key]
+        return [output for output in message.outputs if output.key == key]
 
-    def all_gained(self, request_id: str) -> list[RequestOutput]:
-        gained: list[RequestOutput] = []
-        while not gained or not gained[-1].finished:
+    def all_gained(self, request_id: str) -> list[EngineCoreOutput]:
+        gained: list[EngineCoreOutput] = []
+        while not gained or gained[-1].finish_reason is None:
             gained += self.gained(self.outputs(), request_id)
         return gained
 
@@ -84,8 +78,8 @@ def greedy(max_tokens: int, **more: Any) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
 
 
-def token_ids(gained: list[RequestOutput]) -> list[list[int]]:
-    return [each.outputs[0].token_ids for each in gained]
+def token_ids(gained: list[EngineCoreOutput]) -> list[list[int]]:
+    return [each.new_token_ids for each in gained]
 
 
 def alone(params: SamplingParams) -> list[int]:
@@ -96,19 +90,33 @@ def alone(params: SamplingParams) -> list[int]:
     return outputs[0].outputs[0].token_ids
 
 
-def test_what_the_client_gets_adds_up_to_the_answer(front: Front) -> None:
-    """It is ready for more after each message."""
+def test_each_step_is_a_message_and_they_add_up_to_the_answer(front: Front) -> None:
     front.add("a", greedy(30))
-    decoder, count, is_finished = DeltaDecoder(Checked(None, PROMPT, greedy(30), None)), 0, False
-    while not is_finished:
-        message = front.outputs()
-        for gained in front.gained(message, "a"):
-            decoder.add(gained)
-            count, is_finished = count + 1, gained.finished
-        if message.wants_ready:
-            front.send(EngineCoreRequestType.READY, 0.0)
-    assert count >= 3
-    assert decoder.output().outputs[0].token_ids == alone(greedy(30))
+    gained = token_ids(front.all_gained("a"))
+    assert [len(ids) for ids in gained] == [1] * 30
+    assert [*chain(*gained)] == alone(greedy(30))
+
+
+def test_one_sequence_of_a_request_may_be_ended(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, steps = front.engine.core.step, threading.Semaphore(3)
+    monkeypatch.setattr(front.engine.core, "step", lambda: (steps.acquire(), step())[1])
+    submit, submitted = BusyLoop.submit, threading.Semaphore(0)
+    monkeypatch.setattr(BusyLoop, "submit", lambda loop, calls: (submit(loop, calls), submitted.release()))
+    front.add("a", SamplingParams(n=2, seed=1, max_tokens=20, ignore_eos=True))
+    front.send(ABORT, 7, "a", 0)  # another request's, whose id this was
+    while not front.gained(front.outputs(), "a"):
+        pass
+    front.send(ABORT, 0, "a", 1)
+    for _ in range(3):
+        submitted.acquire()
+    steps.release(100)
+    lengths, last = {0: 0, 1: 0}, None
+    while last != "length":
+        for output in front.gained(front.outputs(), "a"):
+            lengths[output.seq_index] += len(output.new_token_ids)
+            last = output.finish_reason
+    assert lengths[1] < lengths[0] == 19
+    assert not front.engine.requests
 
 
 def test_what_the_engine_refuses_comes_back_by_name_and_others_go_on(front: Front) -> None:
@@ -127,14 +135,14 @@ def test_a_request_that_fails_in_a_step_fails_alone(front: Front, monkeypatch: p
     with pytest.raises(ZeroDivisionError):
         front.all_gained("a")
     front.add("b", greedy(3))
-    assert front.all_gained("b")[-1].finished
+    assert front.all_gained("b")[-1].finish_reason == "length"
 
 
 def test_when_the_client_goes_the_loop_ends_in_the_middle_of_a_request(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = iter([front.engine.advance])
-    monkeypatch.setattr(front.engine, "advance", lambda: next(steps, int)())  # one step, and then none
+    steps = iter([front.engine.core.step])
+    monkeypatch.setattr(front.engine.core, "step", lambda: next(steps, EngineCoreOutputs)())  # one step, and then none
     front.add("a", greedy(1000))
     assert [len(ids) for ids in token_ids(front.gained(front.outputs(), "a"))] == [1]
     front.close()

@@ -111,7 +111,7 @@ def test_as_they_end_sequences_do_not_ask_all_that_ended_before(text_model_folde
     engine = LLMEngine(EngineConfig.from_kwargs(model=str(text_model_folder), dtype="float32", device="cpu"))
     engine.add_request("many", [7], params(n=250, max_tokens=2, seed=0, ignore_eos=True))
     request = engine.requests["many"]
-    monkeypatch.setattr(engine.output_processor, "_completion", lambda *_: None)
+    monkeypatch.setattr(engine.output_processor, "_completion", lambda *_: None, raising=False)
     engine.step()  # all that there is room for start
     request.sequences = Looks(request.sequences)
     monkeypatch.setattr(Looks, "count", 0)

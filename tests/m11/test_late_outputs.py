@@ -9,9 +9,8 @@ import pytest
 from folovllm import LLMEngine, SamplingParams
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.detokenizer import IncrementalDetokenizer
-from folovllm.engine.output_processor import SequenceOutput
-from folovllm.outputs import CompletionOutput, RequestOutput
-from folovllm.request import Sequence, SequenceData, SequenceStatus
+from folovllm.engine.output_processor import SequenceState
+from folovllm.outputs import CompletionOutput
 
 PARAMS = {
     "greedy": SamplingParams(temperature=0, max_tokens=24),
@@ -42,23 +41,42 @@ def add_all(engine: LLMEngine, params: dict[str, SamplingParams]) -> None:
 
 
 def finished(engine: LLMEngine, every: int) -> dict[str, list[CompletionOutput]]:
-    """What all requests come to where outputs are fetched after so many steps."""
+    """What all requests come to where outputs are made after so many steps."""
     found: dict[str, list[CompletionOutput]] = {}
+    number = 0
     while engine.has_unfinished_requests():
-        for _ in range(every):
-            engine.advance()
-        found |= {output.request_id: output.outputs for output in engine.drain()[0] if output.finished}
+        engine._step()
+        number += 1
+        if number % every == 0 or not engine.requests:
+            for output in engine._take(set(engine._changed)):
+                found[output.request_id] = output.outputs
     return found
 
 
 def test_a_character_that_stays_incomplete_is_shown_once_however_often_the_text_is_asked_for() -> None:
-    """The best of several sequences are asked again when the last of them has ended."""
-    seq = Sequence("0", "r", SequenceData([65]), SamplingParams(), status=SequenceStatus.RUNNING)
-    output = SequenceOutput(seq, Bytes())
-    seq.data.output_token_ids += [66, 0xE4]
-    assert output.shown_text() == "B"
-    seq.transition(SequenceStatus.FINISHED_LENGTH_CAPPED)
-    assert [output.shown_text() for _ in range(3)] == ["B\ufffd"] * 3
+    state = SequenceState([65], SamplingParams(), Bytes())
+    state.add([66, 0xE4], None)
+    assert state.shown_text() == "B"
+    state.add([0xB8], "length")
+    assert [state.shown_text() for _ in range(3)] == ["B\ufffd"] * 3
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_comes_after_a_stop_string_does_not_count(at_once: bool) -> None:
+    state = SequenceState([65], SamplingParams(stop=["END"]), Bytes())
+    pieces = [list(b"and the E"), list(b"ND of it")]
+    for piece in [[*pieces[0], *pieces[1]]] if at_once else pieces:
+        state.add(piece, None)
+    assert (state.shown_text(), state.finish_reason, state.stop_reason) == ("and the ", "stop", "END")
+    assert bytes(state.token_ids) == b"and the END"
+
+
+def test_what_may_become_a_stop_string_is_held_back_and_a_length_says_less_than_one() -> None:
+    state = SequenceState([65], SamplingParams(stop=["END"]), Bytes())
+    state.add(list(b"the E"), None)
+    assert state.shown_text() == "the"
+    state.add(list(b"ND"), "length")
+    assert (state.shown_text(), state.finish_reason) == ("the ", "stop")
 
 
 def test_outputs_that_are_fetched_late_are_those_of_each_step(engine: LLMEngine) -> None:
@@ -86,24 +104,12 @@ def test_a_token_that_ends_a_sequence_is_in_its_text_where_it_is_asked_for(engin
         assert texts == [engine.tokenizer.decode(first.token_ids[: 10 + keep])] * 3  # type: ignore[union-attr]
 
 
-def test_what_runs_on_can_be_left_for_later_and_what_has_ended_comes(engine: LLMEngine) -> None:
-    add_all(engine, {"short": SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)})
-    add_all(engine, {"long": SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)})
-    seen: list[list[tuple[str, int]]] = []
-    for later in ({"short", "long"}, {"short", "long"}, {"long"}, set[str]()):
-        engine.advance()
-        made: list[RequestOutput] = engine.drain(later)[0]
-        seen.append([(output.request_id, len(output.outputs[0].token_ids)) for output in made])
-    assert seen == [[], [("short", 2)], [], [("long", 4)]]
-    engine.abort_request("long")
-    assert not engine.has_unfinished_requests()
-
-
 def test_an_output_that_waits_is_gone_with_its_request(engine: LLMEngine) -> None:
     add_all(engine, {"gone": SamplingParams(max_tokens=5, ignore_eos=True)})
-    engine.advance()
+    engine._step()
     engine.abort_request("gone")
-    assert engine.drain() == ([], {})
+    assert not engine.has_unfinished_requests()
+    assert engine.step() == []
 
 
 @pytest.mark.parametrize("seed", range(20))

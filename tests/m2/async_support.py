@@ -47,19 +47,26 @@ async def until(condition):
         await asyncio.sleep(0.001)
 
 
+def stepper(engine):
+    """What makes the steps of an engine that AsyncLLM serves, and the name of its method for that."""
+    return (engine, "advance") if hasattr(engine, "advance") else (engine.core, "step")
+
+
 class Gate:
     """Holds the engine's steps, so that a test can act while one is under way."""
 
     def __init__(self, engine, monkeypatch):
         self.inside, self.open = threading.Event(), threading.Event()
-        advance = engine.advance
+        owner, name = stepper(engine)
+        advance = getattr(owner, name)
 
         def gated():
-            advance()  # computed, not yet delivered
+            made = advance()  # computed, not yet delivered
             self.inside.set()
             assert self.open.wait(TIMEOUT)
+            return made
 
-        monkeypatch.setattr(engine, "advance", gated)
+        monkeypatch.setattr(owner, name, gated)
 
 
 class Ration:
@@ -67,15 +74,16 @@ class Ration:
 
     def __init__(self, engine, monkeypatch, steps):
         self._left, self._changed = steps, threading.Condition()
-        advance = engine.advance
+        owner, name = stepper(engine)
+        advance = getattr(owner, name)
 
         def rationed():
             with self._changed:
                 assert self._changed.wait_for(lambda: self._left > 0, TIMEOUT)
                 self._left -= 1
-            advance()
+            return advance()
 
-        monkeypatch.setattr(engine, "advance", rationed)
+        monkeypatch.setattr(owner, name, rationed)
 
     def give(self, steps):
         with self._changed:
@@ -89,7 +97,8 @@ class Ration:
 def cancel_inside_steps(engine, monkeypatch, tasks, after):
     """Cancel tasks[name] inside the step after which request `name` has had after[name] tokens: every one of them is
     cancelled, if it says that many and one more. With 0 it may still be waiting."""
-    advance = engine.advance
+    owner, method = stepper(engine)
+    advance = getattr(owner, method)
 
     def num_tokens(request):
         return max((len(seq.data.output_token_ids) for seq in request.get_seqs()), default=0)
@@ -101,13 +110,14 @@ def cancel_inside_steps(engine, monkeypatch, tasks, after):
     def cancelling():
         unfinished = list(engine.requests.items())
         due = [name for name, request in unfinished if name in after and num_tokens(request) >= after[name]]
-        advance()  # computed, not yet delivered
+        made = advance()  # computed, not yet delivered
         for name in due:
             del after[name]
         if due:
             asyncio.run_coroutine_threadsafe(cancel(due), tasks[due[0]].get_loop()).result(TIMEOUT)
+        return made
 
-    monkeypatch.setattr(engine, "advance", cancelling)
+    monkeypatch.setattr(owner, method, cancelling)
 
 
 def endless(**kwargs):

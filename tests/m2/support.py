@@ -16,6 +16,7 @@ from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
+from tests.m1.support import kept
 
 BLOCK_SIZE = 4
 TOKEN = 7  # what every sequence of a Desk says; no EOS
@@ -93,7 +94,7 @@ def assert_idle(engine: LLMEngine) -> None:
     """No request is left, no sequence runs, nothing of the cache is in use."""
     engine.scheduler.check_invariants()
     assert not engine.has_unfinished_requests()
-    assert (engine.requests, engine.output_processor.sequences) == ({}, {})
+    assert (engine.requests, kept(engine)) == ({}, {})
     stats = engine.stats()
     assert (stats.running, stats.waiting, stats.running_seqs, stats.kv_blocks_used) == (0, 0, 0, 0)
 

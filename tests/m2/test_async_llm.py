@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from folovllm import AsyncLLM, RequestOutputKind, SamplingParams
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.helpers import hf_greedy
-from tests.m1.support import params, run, scripted
-from tests.m2.async_support import Gate, Ration, cancel_inside_steps, go, last, say, serving, until
+from tests.m1.support import kept, params, run, scripted
+from tests.m2.async_support import Gate, Ration, cancel_inside_steps, go, last, say, serving, stepper, until
 from tests.m2.support import assert_idle, make_engine
 
 
@@ -45,7 +45,7 @@ def test_two_hundred_streams_of_which_a_third_is_cancelled(text_model_folder, mo
                     await asyncio.sleep(0.001)
             results = await asyncio.gather(*tasks.values(), return_exceptions=True)
             # Cancelled consumers' aborts run between steps: the engine is empty soon after, not at once.
-            await until(lambda: not engine.requests and not engine.output_processor.sequences)
+            await until(lambda: not engine.requests and not kept(engine))
             assert_idle(engine)
             return chosen, results
 
@@ -168,7 +168,7 @@ def test_a_mistake_of_the_engines_own_reaches_every_consumer(engine, monkeypatch
     def broken():
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(engine, "advance", broken)
+    monkeypatch.setattr(*stepper(engine), broken)
 
     async def main():
         llm = AsyncLLM.from_engine(engine)

@@ -9,7 +9,7 @@ import pytest
 
 from folovllm import AsyncLLM
 from tests.m1.support import params, scripted
-from tests.m2.async_support import Gate, Ration, endless, go, last, say, serving, until
+from tests.m2.async_support import Gate, Ration, endless, go, last, say, serving, stepper, until
 from tests.m2.support import assert_idle, make_engine
 
 
@@ -165,14 +165,16 @@ def test_shutdown_of_one_who_never_served(engine):
 
 def test_priorities_reach_the_engine(text_model_folder, monkeypatch):
     engine = make_engine(text_model_folder, max_num_seqs=1, policy="priority")
-    advance, ended = engine.advance, []
+    owner, name = stepper(engine)
+    advance, ended = getattr(owner, name), []
 
     def noting():
         before = set(engine.requests)
-        advance()
+        made = advance()
         ended.extend(before - engine.requests.keys())
+        return made
 
-    monkeypatch.setattr(engine, "advance", noting)
+    monkeypatch.setattr(owner, name, noting)
 
     async def main():
         async with serving(engine) as llm:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from folovllm import AsyncLLM
-from tests.m2.async_support import Gate, Ration, endless, go, last, say, until
+from tests.m2.async_support import Gate, Ration, endless, go, last, say, stepper, until
 from tests.m2.support import assert_idle
 
 
@@ -34,7 +34,8 @@ def test_a_step_that_an_event_loop_left_running_is_waited_for_in_the_next(engine
     gate = Gate(engine, monkeypatch)
     llm = AsyncLLM.from_engine(engine)
     step_was_over = []
-    add_request = engine.add_request
+    owner = stepper(engine)[0]
+    add_request = owner.add_request
 
     def add(*args, **kwargs):
         step_was_over.append(gate.open.is_set())
@@ -55,7 +56,7 @@ def test_a_step_that_an_event_loop_left_running_is_waited_for_in_the_next(engine
         return text
 
     go(leave_in_the_middle_of_a_step())
-    monkeypatch.setattr(engine, "add_request", add)
+    monkeypatch.setattr(owner, "add_request", add)
     assert go(go_on()) == "second"
     assert step_was_over == [True]
     assert_idle(engine)

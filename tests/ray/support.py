@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from folovllm.engine.messages import EngineCoreOutputs
 from folovllm.serving.replicas.replica import EngineReplica
 from tests import pace
-from tests.serve.support import advance_unless_all_have_begun
+from tests.serve.support import step_unless_all_have_begun
 
 
 class HeldReplica(EngineReplica):
@@ -23,15 +24,12 @@ class HeldReplica(EngineReplica):
         if engine.pop("is_slow"):
             pace.begin("slow", pytest.MonkeyPatch())
         super().__init__(name, model, engine)
-        advance = self.llm.engine.advance
+        step = self.engine.core.step
 
-        def held() -> None:
-            if hold.exists():
-                advance_unless_all_have_begun(self.llm.engine, advance)
-            else:
-                advance()
+        def held() -> EngineCoreOutputs:
+            return step_unless_all_have_begun(self.engine, step) if hold.exists() else step()
 
-        self.llm.engine.advance = held  # type: ignore[method-assign]
+        self.engine.core.step = held  # type: ignore[method-assign]
 
 
 def snapshots(server: Any) -> list[Any]:

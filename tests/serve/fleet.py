@@ -8,9 +8,8 @@ from contextlib import aclosing
 from typing import Any
 
 from folovllm import LLMEngine
-from folovllm.engine.messages import EngineCoreRequest
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest
 from folovllm.engine.snapshots import EngineSnapshot
-from folovllm.outputs import RequestOutput
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
 
@@ -26,19 +25,22 @@ class LocalFleet:
 
     @property
     def engines(self) -> list[LLMEngine]:
-        return [replica.llm.engine for replica in self.replicas.values()]
+        return [replica.engine for replica in self.replicas.values()]
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.replicas)
 
-    async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[EngineCoreOutputs, None]:
         self.asked.append(name)
-        async with aclosing(self.replicas[name].generate(request)) as outputs:
-            async for gained in outputs:
+        async with aclosing(self.replicas[name].generate(request)) as messages:
+            async for message in messages:
                 if name in self.dead:
                     raise ReplicaDiedError(f"{name} died under this request")
-                yield gained
+                yield message
+
+    async def abort(self, name: str, key: int, request_id: str, index: int | None = None) -> None:
+        await self.replicas[name].abort(key, request_id, index)
 
     async def reset_prefix_cache(self, name: str) -> None:
         await self.replicas[name].reset_prefix_cache()
@@ -54,7 +56,7 @@ class LocalFleet:
     def is_idle(self) -> bool:
         return all(
             (stats.running, stats.waiting, stats.kv_blocks_used) == (0, 0, 0)
-            for stats in (replica.llm.stats() for replica in self.replicas.values())
+            for stats in (replica.engine.stats() for replica in self.replicas.values())
         )
 
 

@@ -19,6 +19,7 @@ from openai import OpenAI
 
 from folovllm import AsyncLLM, LLMEngine
 from folovllm.engine.engine_client import EngineClient
+from folovllm.engine.messages import EngineCoreOutputs
 from folovllm.serving.openai.app import make_app
 from folovllm.serving.openai.launch import DrainingServer, make_server
 from folovllm.serving.openai.options import ServerOptions
@@ -90,18 +91,18 @@ def first_tokens_only(*engines: LLMEngine) -> Iterator[None]:
     """Meanwhile no request gets further than its first token, however late a test looks: who has come is still there.
     Requests come, wait where there is no room, and leave, as ever."""
     for engine in engines:
-        engine.advance = partial(advance_unless_all_have_begun, engine, engine.advance)  # type: ignore[method-assign]
+        engine.core.step = partial(step_unless_all_have_begun, engine, engine.core.step)  # type: ignore[method-assign]
     try:
         yield
     finally:
         for engine in engines:
-            del engine.advance
+            del engine.core.step
 
 
-def advance_unless_all_have_begun(engine: LLMEngine, advance: Callable[[], None]) -> None:
+def step_unless_all_have_begun(engine: LLMEngine, step: Callable[[], EngineCoreOutputs]) -> EngineCoreOutputs:
     running, waiting = list(engine.scheduler.running), len(engine.scheduler.waiting)
     has_begun = all(seq.data.output_token_ids for request in running for seq in request.get_seqs())
     if has_begun and (not waiting or len(running) == engine.scheduler.max_num_seqs):
         time.sleep(0.001)  # the step thread asks again, after what has been asked of it meanwhile
-    else:
-        advance()
+        return EngineCoreOutputs()
+    return step()

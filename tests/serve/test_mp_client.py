@@ -17,12 +17,12 @@ import openai
 import pytest
 
 from folovllm import LLM, EngineDeadError, SamplingParams
-from folovllm.engine.snapshots import Load
+from folovllm.engine.messages import EngineCoreOutputs, SchedulerStats
 from folovllm.errors import ModelLoadError
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
 from tests.helpers import our_warnings
-from tests.serve.support import Running, advance_unless_all_have_begun, program, running, wait_for
+from tests.serve.support import Running, program, running, step_unless_all_have_begun, wait_for
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 4}
 LONG: dict[str, Any] = {"max_tokens": 300, "extra_body": {"ignore_eos": True}}
@@ -31,17 +31,16 @@ LONG: dict[str, Any] = {"max_tokens": 300, "extra_body": {"ignore_eos": True}}
 def held_by(path: Path, engine: Any) -> None:
     """An observer, shown to the engine in its process. As long as the file is there, no request gets further than its
     first token; with "fail" in it, the engine's next step raises."""
-    advance = engine.advance
+    step = engine.core.step
 
-    def held() -> None:
+    def held() -> EngineCoreOutputs:
         if not path.exists():
-            advance()
-        elif "fail" in path.read_text("utf-8"):
+            return step()
+        if "fail" in path.read_text("utf-8"):
             raise EngineDeadError("the device is gone")
-        else:
-            advance_unless_all_have_begun(engine, advance)
+        return step_unless_all_have_begun(engine, step)
 
-    engine.advance = held
+    engine.core.step = held
 
 
 @contextmanager
@@ -71,7 +70,7 @@ def figure(server: Running, name: str) -> float:
 
 
 def is_idle(server: Running) -> bool:
-    return server.llm.load() == Load(4, 0, 0, 0) and figure(server, "kv_cache_usage_perc") == 0
+    return server.llm.load() == SchedulerStats(4, 0, 0, 0) and figure(server, "kv_cache_usage_perc") == 0
 
 
 def test_whole_and_streamed_answers_have_one_engine_s_tokens(server: Running) -> None:
@@ -141,7 +140,7 @@ def test_four_run_one_waits_and_the_sixth_is_told_to_come_back(server: Running, 
     last = {"model": "embedded", "prompt": "b", "max_tokens": 2}
     waiting = threading.Thread(target=lambda: client.completions.create(**last))
     waiting.start()
-    wait_for(lambda: server.llm.load() == Load(4, 4, 1, 0))
+    wait_for(lambda: server.llm.load() == SchedulerStats(4, 4, 1, 0))
     assert figure(server, "num_requests_waiting") == 1
     with pytest.raises(openai.RateLimitError):
         client.completions.create(model="embedded", prompt="c", max_tokens=2)

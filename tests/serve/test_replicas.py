@@ -63,7 +63,7 @@ def test_what_is_wrong_is_refused_before_a_replica_hears_of_it(pair: tuple[Runni
 
 def test_who_leaves_frees_the_blocks_on_the_replica(pair: tuple[Running, LocalFleet]) -> None:
     server, fleet = pair
-    before = sum(replica.llm.stats().output_tokens for replica in fleet.replicas.values())
+    before = sum(replica.engine.stats().output_tokens for replica in fleet.replicas.values())
     with first_tokens_only(*fleet.engines):
         stream = server.client().completions.create(model="embedded", prompt="a", stream=True, **LONG)
         next(iter(stream))
@@ -71,7 +71,7 @@ def test_who_leaves_frees_the_blocks_on_the_replica(pair: tuple[Running, LocalFl
         stream.close()
         wait_for(fleet.is_idle)
         wait_for(lambda: server.llm.load().running == 0)
-    assert sum(replica.llm.stats().output_tokens for replica in fleet.replicas.values()) == before + 1
+    assert sum(replica.engine.stats().output_tokens for replica in fleet.replicas.values()) == before + 1
 
 
 def test_metrics_health_and_the_page_know_each_replica(pair: tuple[Running, LocalFleet]) -> None:
@@ -153,7 +153,7 @@ def test_a_prefix_is_computed_on_one_replica_and_found_there() -> None:
                 client.completions.create(model="embedded", prompt=[*prefix, 7], max_tokens=1)
                 where.setdefault(number, set()).update(fleet.asked)
         assert all(len(names) == 1 for names in where.values())
-        hits = sum(replica.llm.stats().prefix_cache_hits for replica in fleet.replicas.values())
+        hits = sum(replica.engine.stats().prefix_cache_hits for replica in fleet.replicas.values())
         assert hits == 8 * 64
 
 
@@ -161,10 +161,14 @@ def test_all_replicas_forget_what_they_have_cached(pair: tuple[Running, LocalFle
     server, fleet = pair
     told = []
     for name, replica in fleet.replicas.items():
-        replica.llm.reset_prefix_cache = lambda name=name: told.append(name)  # type: ignore[method-assign]
+
+        async def noting(name: str = name) -> None:
+            told.append(name)
+
+        replica.reset_prefix_cache = noting  # type: ignore[method-assign]
     try:
         assert httpx.post(f"{server.url}/reset_prefix_cache").status_code == 200
         assert sorted(told) == sorted(fleet.replicas)
     finally:
         for replica in fleet.replicas.values():
-            del replica.llm.reset_prefix_cache
+            del replica.reset_prefix_cache

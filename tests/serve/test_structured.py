@@ -136,11 +136,29 @@ def test_the_schedule_changes_no_token(llm: LLM, engine: dict[str, Any]) -> None
         ({"json": "[]"}, "structured_outputs.json must be a JSON schema"),
         ({"json": {"type": "nonsense"}}, "Invalid type: nonsense"),
         ({"json": {"$ref": "#"}}, "must have texts that end, got {'$ref': '#'}; what '#' requires holds it again"),
-        ({"json": {"type": "object", "properties": {"n": {"type": "integer"}, "next": {"$ref": "#"}},
-                   "required": ["n", "next"]}}, "what '#' requires holds it again, without end"),
-        ({"json": {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"anyOf": [{"$ref": "#/$defs/y"}]},
-                   "y": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}}}}, "what '#/$defs/"),
-        ({"json": {"items": {}, "uniqueItems": True}}, 'cannot be held to these words of a schema: leave them out'),
+        (
+            {
+                "json": {
+                    "type": "object",
+                    "properties": {"n": {"type": "integer"}, "next": {"$ref": "#"}},
+                    "required": ["n", "next"],
+                }
+            },
+            "what '#' requires holds it again, without end",
+        ),
+        (
+            {
+                "json": {
+                    "properties": {"a": {"$ref": "#/$defs/x"}},
+                    "$defs": {
+                        "x": {"anyOf": [{"$ref": "#/$defs/y"}]},
+                        "y": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1},
+                    },
+                }
+            },
+            "what '#/$defs/",
+        ),
+        ({"json": {"items": {}, "uniqueItems": True}}, "cannot be held to these words of a schema: leave them out"),
         ({"json": {"a": {1}}}, "structured_outputs.json must be JSON"),
         ({"regex": "a[^\\x00-\\U0010ffff]"}, "no text fits it"),
         ({"json": {"type": "integer", "minimum": 10**300}}, "a limit of a number is too large: it may have 18 digits"),

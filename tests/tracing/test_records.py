@@ -155,9 +155,9 @@ def test_a_failed_step_starts_over_in_the_trace_too(text_model_folder, tmp_path)
     engine.step()
     execute = engine.runner.execute_model
     engine.runner.execute_model = lambda scheduled: 1 // 0  # type: ignore[method-assign, assignment, return-value]
-    engine.advance()
+    engine.core.step()
     engine.runner.execute_model = execute  # type: ignore[method-assign]
-    engine.drain()
+    engine.abort_request("a")
     engine.add_request("b", PROMPTS[1], SamplingParams(max_tokens=2, temperature=0))
     while engine.has_unfinished_requests():
         engine.step()

@@ -27,7 +27,7 @@ from folovllm.engine.stats import EngineStats
 from folovllm.request import SequenceStatus
 
 LIVE_SECONDS, LINE_SECONDS = 0.1, 1.0
-CELL_ROWS, TEXT_ROWS = 4, 6
+CELL_ROWS, TEXT_ROWS, TEXT_TOKENS = 4, 6, 200
 # Okabe and Ito's colours, which colour-blind people can tell apart; shapes tell the kinds without any.
 OWNERS = ("#0072b2", "#e69f00", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
 OWNED, SHARED, FINDABLE, FREE = "█", "▓", "░", "·"
@@ -39,7 +39,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self._shown_at = float("-inf")
-        self._texts: dict[str, str] = {}  # by request, the newest last
+        self._tokens: dict[str, list[int]] = {}  # the last ones of sequences, the newest sequence last
         self._top = 1  # no block beyond it was ever used
         self._live: Live | None = None
         self._held: list[tuple[IO[str], str]] = []
@@ -76,15 +76,15 @@ class Watcher:
 
     def stepped(self, engine: Any, outputs: list[Any]) -> None:
         for output in outputs:
-            self._texts.pop(output.request_id, None)
-            self._texts[output.request_id] = self._newest_text(output)
-        while len(self._texts) > TEXT_ROWS:
-            del self._texts[next(iter(self._texts))]
+            name = f"{output.key}-{output.seq_index}" if output.seq_index else str(output.key)
+            self._tokens[name] = [*self._tokens.pop(name, []), *output.new_token_ids][-TEXT_TOKENS:]
+        while len(self._tokens) > TEXT_ROWS:
+            del self._tokens[next(iter(self._tokens))]
         now = time.monotonic()
         line = self._live is None
         if now - self._shown_at < (LINE_SECONDS if line else LIVE_SECONDS):
             if line:
-                self._last = None if not outputs or not outputs[0].finished else summary_line(engine.stats())
+                self._last = None if not outputs or outputs[0].finish_reason is None else summary_line(engine.stats())
             return
         self._shown_at, self._last = now, None
         if self._live is None:
@@ -92,16 +92,11 @@ class Watcher:
         else:
             self._live.update(self.view(engine, self._live.console.width - 4), refresh=True)
 
-    def _newest_text(self, output: Any) -> str:
-        completion = output.outputs[-1] if output.outputs else None
-        if completion is None:
-            return ""
-        return completion.text or f"{len(completion.token_ids)} tokens"
-
     def view(self, engine: Any, width: int) -> RenderableType:
         """All of it, for a terminal so wide."""
         stats = engine.stats()
-        texts = [_text_row(name, text, width) for name, text in self._texts.items()]
+        decode = (lambda ids: f"{len(ids)} tokens") if engine.tokenizer is None else engine.tokenizer.decode
+        texts = [_text_row(name, decode(ids), width) for name, ids in self._tokens.items()]
         cells = self.cells(engine.scheduler, width)
         lines = [Text(summary_line(stats), style="bold"), *cells, Text(LEGEND, style="dim")]
         return Panel(Group(*lines, *texts), title=f"step {stats.steps:,}", title_align="left")

@@ -18,12 +18,18 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
 
-from folovllm.engine.engine_client import EngineClient, OutputCollector
+from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import Checked
-from folovllm.engine.messages import EngineCoreRequest, EngineCoreRequestType
-from folovllm.engine.snapshots import EngineSnapshot, Load
-from folovllm.outputs import RequestOutput
-from folovllm.serving.front_engine import FrontEngine, RemoteFacts
+from folovllm.engine.messages import (
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineCoreRequestType,
+    Key,
+    ReadyResponse,
+    SchedulerStats,
+)
+from folovllm.engine.snapshots import EngineSnapshot
+from folovllm.serving.mp_client import RemoteEngine
 from folovllm.serving.openai.errors import APIError
 from folovllm.serving.routing import Router, prefix_hashes
 
@@ -45,7 +51,9 @@ class Fleet(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
-    def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[RequestOutput, None]: ...
+    def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[EngineCoreOutputs, None]: ...
+
+    async def abort(self, name: str, key: int, request_id: str, index: int) -> None: ...
 
     async def snapshot(self, name: str) -> EngineSnapshot: ...
 
@@ -57,14 +65,15 @@ class Fleet(Protocol):
 class ReplicatedLLM(EngineClient):
     """Of a fleet. router: without replicas; those that answer are kept in it."""
 
-    engine: FrontEngine
+    engine: RemoteEngine
 
-    def __init__(self, fleet: Fleet, router: Router, facts: RemoteFacts) -> None:
-        super().__init__(FrontEngine(facts))
+    def __init__(self, fleet: Fleet, router: Router, facts: ReadyResponse) -> None:
+        super().__init__(RemoteEngine(facts))
         self.fleet, self.router = fleet, router
         self.block_size = facts.config.cache_config.block_size
         self._requests: dict[str, int] = dict.fromkeys(fleet.names, 0)  # unfinished, of each replica
-        self._reading: dict[int, asyncio.Task[None]] = {}  # of unfinished requests, by number
+        self._reading: dict[Key, tuple[str, asyncio.Task[None]]] = {}  # replicas' names and tasks, by number
+        self._ending: set[asyncio.Task[None]] = set()
         self._watching: dict[str, asyncio.Task[None]] = {}
         for name in fleet.names:
             router.add_replica(name)
@@ -73,12 +82,12 @@ class ReplicatedLLM(EngineClient):
         self._watch()
         return {name: "up" if name in self.router.replicas else "down" for name in self._requests}
 
-    def load(self) -> Load:
+    def load(self) -> SchedulerStats:
         """By this client's count, which is never late. A request counts as one row."""
         rows = self.engine.config.scheduler_config.max_num_seqs
         up = [self._requests[name] for name in self.router.replicas]
         waiting = sum(max(0, count - rows) for count in up)
-        return Load(rows * len(up), sum(up) - waiting, waiting, 0)
+        return SchedulerStats(rows * len(up), sum(up) - waiting, waiting, 0)
 
     async def snapshots(self) -> list[EngineSnapshot]:
         """Of those that are up. Raises APIError: none answers."""
@@ -99,7 +108,7 @@ class ReplicatedLLM(EngineClient):
         if self.is_closed:
             return
         self._shut_down()
-        tasks = [*self._reading.values(), *self._watching.values()]
+        tasks = [*(task for _, task in self._reading.values()), *self._ending, *self._watching.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -111,37 +120,40 @@ class ReplicatedLLM(EngineClient):
         if not self.router.replicas:
             raise no_replica()
 
-    def _collector(self, request_id: str, checked: Checked) -> OutputCollector:
-        return self.engine.collector(request_id, checked)
-
     def _send(self, kind: EngineCoreRequestType, *arguments: Any) -> None:
-        number = arguments[0]
         if kind is EngineCoreRequestType.ADD:
-            request: EngineCoreRequest = arguments[1]
+            request: EngineCoreRequest = arguments[0]
             checked: Checked = request.prompt  # type: ignore[assignment]  # by generate()
             hashes = prefix_hashes(checked.token_ids, self.block_size, checked.cache_salt)
             name = self.router.choose(hashes, self._requests)
             self._requests[name] += 1
-            work = self._read(name, request.portable(), self._collectors[number])
-            self._reading[number] = asyncio.get_running_loop().create_task(work)
-            self._reading[number].add_done_callback(partial(self._has_read, number, name))
-        elif number in self._reading:
-            self._reading[number].cancel()
+            task = asyncio.get_running_loop().create_task(self._read(name, request))
+            self._reading[request.key] = name, task
+            task.add_done_callback(partial(self._has_read, name, request.key))
+        elif (reading := self._reading.get(arguments[0])) is not None:
+            name, task = reading
+            if len(arguments) == 2:
+                task.cancel()
+            else:  # one sequence of several
+                ending = asyncio.get_running_loop().create_task(self.fleet.abort(name, *arguments))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
 
-    async def _read(self, name: str, request: EngineCoreRequest, collector: OutputCollector) -> None:
-        """The outputs of one request, as fast as its replica sends them."""
+    async def _read(self, name: str, request: EngineCoreRequest) -> None:
+        """What comes of one request, as fast as its replica sends it."""
+        error: Exception = ReplicaDiedError("the replica ended this request before its end")
         try:
-            async with aclosing(self.fleet.generate(name, request)) as deltas:
-                async for delta in deltas:
-                    collector.put(delta)
-            collector.put(ReplicaDiedError("the replica ended this request before its end"))
-        except Exception as error:
+            async with aclosing(self.fleet.generate(name, request.portable())) as messages:
+                async for message in messages:
+                    self.receive(message)
+        except Exception as raised:
+            error = raised
             if isinstance(error, ReplicaDiedError):
                 self._down(name)
-            collector.put(error)
+        self.receive(EngineCoreOutputs(failures={request.key: error}))  # nothing new to one that has ended
 
-    def _has_read(self, number: int, name: str, _: asyncio.Task[None]) -> None:
-        del self._reading[number]
+    def _has_read(self, name: str, key: Key, _: asyncio.Task[None]) -> None:
+        del self._reading[key]
         self._requests[name] -= 1
 
     async def _snapshot(self, name: str, seconds: float) -> EngineSnapshot:

@@ -22,10 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import folovllm
-from folovllm.engine.messages import EngineCoreRequest
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, ReadyResponse
 from folovllm.engine.snapshots import EngineSnapshot
-from folovllm.outputs import RequestOutput
-from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.options import ReplicaOptions
 from folovllm.serving.replicas.replica import EngineReplica
@@ -58,19 +56,19 @@ class RayFleet:
     def names(self) -> tuple[str, ...]:
         return tuple(self._handles)
 
-    async def facts(self, name: str) -> RemoteFacts:
-        found: RemoteFacts = await self._handles[name].facts.remote()
+    async def facts(self, name: str) -> ReadyResponse:
+        found: ReadyResponse = await self._handles[name].facts.remote()
         return found
 
-    async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[EngineCoreOutputs, None]:
         from ray.exceptions import RayActorError, RayTaskError
 
         stream = self._handles[name].options(stream=True).generate.remote(request)
         is_over = False
         try:
-            async for gained in stream:
-                is_over = gained.finished
-                yield gained
+            async for message in stream:
+                yield message
+            is_over = True
         except RayActorError as error:
             raise ReplicaDiedError(f"{name} died under this request") from error
         except RayTaskError as error:
@@ -78,6 +76,9 @@ class RayFleet:
         finally:
             if not is_over:
                 stream.cancel()
+
+    async def abort(self, name: str, key: int, request_id: str, index: int) -> None:
+        await self._handles[name].abort.remote(key, request_id, index)
 
     async def reset_prefix_cache(self, name: str) -> None:
         await self._handles[name].reset_prefix_cache.remote()
