@@ -158,7 +158,8 @@ def _caption(data: dict[str, Any], lang: str, same: list[str]) -> list[str]:
     if notes := data.get("notes"):
         parts.append(said(_inline(notes, " "), lang).replace("。 ", "。"))
     if (load := data.get("other_load")) and load["is_busy"]:
-        parts.append(labels["busy"].format(used=load["cpu_seconds"] / load["wall_seconds"], **load))
+        used = load["cpu_seconds"] / load["wall_seconds"]
+        parts.append(labels["busy"].format(used=used, cores=load["cores"], share=load["share"]))
     return ["<br>\n".join(parts), "{ .measured }"]
 
 
