@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from milestones.site.errors import DirectiveError
 from milestones.site.source import ROOT
 
 DATA = ROOT / "docs" / "benchmarks" / "data"
+CHINESE: dict[str, str] = tomllib.loads((ROOT / "docs" / "notes.zh.toml").read_text(encoding="utf-8"))
 _REQUIRED = ("name", "command", "versions", "hardware", "date", "columns", "rows")
 _LABELS = {
     "en": {
@@ -67,14 +69,19 @@ def format_value(value: Any, spec: str = "") -> str:
     if isinstance(value, bool):
         return "✓" if value else "✗"
     if isinstance(value, int | float):
-        if spec:
-            return format(value, spec)
-        if isinstance(value, int):
-            return f"{value:,}"
+        if spec or isinstance(value, int):
+            return format(value, spec or ",")
         size = abs(value)
         digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3
         return f"{value:,.{digits}f}"
     return str(value)
+
+
+def said(text: str, lang: str) -> str:
+    """A cell or a note in a page's language; what docs/notes.zh.toml does not have stays English."""
+    for english, chinese in CHINESE.items() if lang == "zh" else ():
+        text = re.sub(english, chinese, text)
+    return text
 
 
 def select(data: dict[str, Any], where: str) -> list[Row]:
@@ -82,11 +89,7 @@ def select(data: dict[str, Any], where: str) -> list[Row]:
     wanted = split_where(where)
     for key in wanted:
         _check_column(data, key)
-    return [row for row in data["rows"] if all(_plain(row.get(key)) == text for key, text in wanted.items())]
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return [row for row in data["rows"] if all(str(row.get(k)).lower() == v.lower() for k, v in wanted.items())]
 
 
 def _check_column(data: dict[str, Any], key: str) -> None:
@@ -103,7 +106,8 @@ def table(data: dict[str, Any], *, columns: str = "", where: str = "", caption: 
     rows = select(data, where) if where else data["rows"]
     if not rows:
         raise DirectiveError(f"benchmark {data['name']!r} has no row where {where}")
-    shared = [] if columns else [key for key in map(str, data["columns"]) if _is_shared(key, rows)]
+    alike = [key for key in map(str, data["columns"]) if all(row.get(key) == rows[0].get(key) for row in rows)]
+    shared = [] if columns or len(rows) == 1 else alike
     picked = split_pairs(columns) or [(key, key) for key in map(str, data["columns"]) if key not in shared]
     keys = []
     for key, heading in picked:
@@ -115,7 +119,7 @@ def table(data: dict[str, Any], *, columns: str = "", where: str = "", caption: 
         "| " + " | ".join(_cell(heading) for _, _, heading in keys) + " |",
         "|" + "|".join("--:" if right else "---" for right in numeric) + "|",
     ]
-    lines += ["| " + " | ".join(_cell(format_value(row.get(c), s)) for c, s, _ in keys) + " |" for row in rows]
+    lines += ["| " + " | ".join(_cell(format_value(row.get(c), s), lang) for c, s, _ in keys) + " |" for row in rows]
     if caption:
         same = [f"{_heading(key)} {format_value(rows[0][key])}" for key in shared if rows[0][key] is not None]
         lines += ["", *_caption(data, lang, same)]
@@ -131,10 +135,6 @@ def all_tables(lang: str = "en", folder: Path | None = None) -> str:
     return "\n\n".join(f"**{data.get('title', data['name'])}**\n\n{table(data, lang=lang)}" for data in found)
 
 
-def _is_shared(key: str, rows: list[Row]) -> bool:
-    return len(rows) > 1 and all(row.get(key) == rows[0].get(key) for row in rows)
-
-
 # How a column's name ends -> how its heading does; the longer endings first.
 _UNITS = {"_tokens_per_s": " tokens/s", "_gb_per_s": " GB/s", "_ms": " ms", "_gb": " GB", "_s": " s"}
 
@@ -146,8 +146,8 @@ def _heading(key: str) -> str:
     return key.replace("_", " ")
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _cell(text: str, lang: str = "en") -> str:
+    return said(text, lang).replace("|", "\\|").replace("\n", " ")
 
 
 def _caption(data: dict[str, Any], lang: str, same: list[str]) -> list[str]:
@@ -156,7 +156,7 @@ def _caption(data: dict[str, Any], lang: str, same: list[str]) -> list[str]:
     parts.append(f"{labels['command']}: `{command_today(data['command'])}`")
     parts += [f"{labels[key]}: {_inline(data[key], labels['sep'])}" for key in ("hardware", "versions", "date")]
     if notes := data.get("notes"):
-        parts.append(_inline(notes, " "))
+        parts.append(said(_inline(notes, " "), lang).replace("。 ", "。"))
     if (load := data.get("other_load")) and load["is_busy"]:
         used = load["cpu_seconds"] / load["wall_seconds"]
         parts.append(labels["busy"].format(used=used, cores=load["cores"], share=load["share"]))

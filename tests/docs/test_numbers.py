@@ -89,7 +89,7 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("m4/time-line.md", "programs, and # run at once", "个程序，同时跑 # 个", (splits.PLACES,)),
     ("replicas.md", "The margin is #, so", "余量（margin）是 #，", (routing.MARGIN,)),
     ("replicas.md", "first four blocks, # tokens", "前四块、也就是前 # 个 token", (routing.DEPTH * BLOCK,)),
-    ("service.md", "ends after # ms at the latest", "每次最多歇 # 毫秒", (round(LONGEST_REST * 1000),)),
+    ("service.md", "ends after # ms at the latest", "每次最多歇 # ms", (round(LONGEST_REST * 1000),)),
     ("m1/sampler.md", "where # is the limit", "上限 # 时", (default(ModelConfig, "max_logprobs"),)),
     ("m1/sampler-cost.md", "| `top_p` | # candidates", "| `top_p` | # 个候选", (NARROW_WIDTH,)),
     ("m1/logits.md", "passes # rows at a time", "每次交 # 行", (at("m1", RUNNER, "PROMPT_LOGPROBS_ROWS"),)),

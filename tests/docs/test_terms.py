@@ -13,8 +13,7 @@ TERMS = tomllib.loads((ROOT / terms.TERMS).read_text(encoding="utf-8"))
 
 
 def test_nothing_that_is_read_says_it_with_another_word():
-    found = list(terms.problems())
-    assert not found, "\n".join(found)
+    assert not (found := list(terms.problems())), "\n".join(found)
 
 
 def test_pages_captions_figures_exercises_and_code_boxes_are_all_looked_at(tmp_path):
@@ -54,7 +53,7 @@ def test_pages_captions_figures_exercises_and_code_boxes_are_all_looked_at(tmp_p
         ("zh", "首个 token、查询头、预填充、`CUDA Graph`", 0),
         ("zh", "预填阶段抽样一个 token，用 CUDA Graph。", 3),
         ("zh", "条块、平衡点、批次无关、取整、4 比特、四位、缩放因子、得分、还原器", 9),
-        ("zh", "对话模板、停止串、叠放、短向量、抽取、词元、剖析、GPU 内存", 8),
+        ("zh", "对话模板、停止串、叠放、短向量、抽取、词元、剖析、GPU 内存、空块、竞速、张量核心、3 毫秒", 12),
         ("zh", "面板、三条块号、拐点、批不变、舍入、向上取整、4 位、缩放系数、分数、使得分开、反分词器", 0),
         ("zh", "聊天模板、停止字符串、堆叠、潜在向量、采样、信息抽取、token、性能分析、显存、CPU 内存", 0),
         ("zh", "```mermaid\na[停止串]\n```\n```text\n停止串\n```", 1),
