@@ -8,6 +8,8 @@ vLLM: v1/engine/core.py (EngineCore.step, step_with_batch_queue)
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +18,7 @@ from folovllm.config import EngineConfig
 from folovllm.core.run_ahead import assume, can_run_ahead
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.step_record import Listener, StepRecord
 from folovllm.errors import EngineDeadError
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.worker.async_output import AsyncModelRunnerOutput
@@ -62,8 +65,18 @@ class EngineCore:
         self.config, self.cache_size = config, cache_size
         self.run_ahead = run_ahead
         self._launched: tuple[SchedulerOutput, AsyncModelRunnerOutput] | None = None
+        self.clock: Callable[[], float] = time.time
+        self.listener: Listener | None = None
+        self._records: list[StepRecord | None] = []  # of the steps in flight
+        self._over: StepRecord | None = None  # whose tokens have been taken in
         self._taking_part: list[Sequence] = []
         self._fault: Exception | None = None  # of the device, from which it does not recover
+
+    def listen(self, listener: Listener | None) -> None:
+        """It gets the record of each step at its end, and of one that failed once the scheduler has started over."""
+        if (self.listener is None) != (listener is None):
+            self.scheduler.record, self.scheduler.kv.pool.events = (StepRecord(), []) if listener else (None, None)
+        self.listener = listener
 
     def step(self) -> tuple[SchedulerOutput, ModelRunnerOutput, Gained]:
         """What was computed, what came of it, and the sequences that gained a token by it.
@@ -75,6 +88,7 @@ class EngineCore:
         """
         if self._fault is not None:
             raise self._dead()
+        self._report(self._over)  # where an error kept it from its end
         launched, self._launched = self._launched, None
         self._taking_part = [] if launched is None else list(launched[0].scheduled_seqs)
         try:
@@ -83,9 +97,14 @@ class EngineCore:
                 assume(self.scheduler, scheduled)
                 self._launched = self._launch()
             output = pending.get_output()
+            came = self.clock()
         except BaseException as error:  # an interrupt, too: blocks may have been promised and not been moved
             self._launched = None
             self.scheduler.start_over()
+            while self._records:
+                if (record := self._records.pop(0)) is not None and len(record.times) == 1:
+                    record.arrived = []  # it was not scheduled: they are the next one's
+                self._report(record)
             if isinstance(error, EngineDeadError):  # a rank has gone
                 self._fault = error
                 raise
@@ -96,7 +115,11 @@ class EngineCore:
                 raise
             raise StepFailedError(error, [seq for seq in self._taking_part if not seq.is_finished()]) from error
         tokens = output.token_ids, output.failures, output.drafts
-        return scheduled, output, self.scheduler.update_from_output(scheduled, *tokens)
+        gained = self.scheduler.update_from_output(scheduled, *tokens)
+        if (record := self._records.pop(0)) is not None:
+            record.times += (came, self.clock())
+            record.token_ids, record.drafts, self._over = output.token_ids, output.drafts, record
+        return scheduled, output, gained
 
     def apply(self, changes: SequenceChanges) -> None:
         for request, parent, child in changes.forked:  # before any parent ends
@@ -107,13 +130,27 @@ class EngineCore:
             self.scheduler.rewrite(seq)
         for seq, num_tokens in changes.cut:
             del seq.data.output_token_ids[num_tokens:]
+        if self._over is not None:
+            self._over.ended = [(seq, seq.status) for _, seq, _ in changes.ended]
+            self._report(self._over)
+
+    def _report(self, record: StepRecord | None) -> None:
+        self._over = None
+        if record is not None and self.listener is not None:
+            record.times.append(self.clock())
+            self.listener(record)
 
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
+        record = self.scheduler.record
+        self._records.append(record)
+        if record is not None:
+            record.times.append(self.clock())
         scheduled = self.scheduler.schedule()
         self._taking_part += scheduled.scheduled_seqs
+        decided = self.clock()
         pending = self.runner.execute_model(scheduled)
-        for observer in self.scheduler.observers:
-            observer.launched()
+        if record is not None:
+            record.times += (decided, self.clock())
         return scheduled, pending
 
     def _dead(self) -> EngineDeadError:

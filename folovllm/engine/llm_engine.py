@@ -19,7 +19,6 @@ from itertools import count
 from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from folovllm.core.observer import Observers
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
@@ -71,9 +70,8 @@ class LLMEngine(KnowsVLLM):
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
         self.eos_token_ids = ends_of_text(model_config, self.tokenizer)
 
-        self.observers: Observers = []  # called at each event; they come and go between two steps
         self.core = build_engine_core(
-            config, hf_config, self.dtype, self.device, self.eos_token_ids, observers=self.observers, choose=choose,
+            config, hf_config, self.dtype, self.device, self.eos_token_ids, choose=choose,
             group=start_ranks(config, hf_config, self.dtype, self.device),
         )  # fmt: skip
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
@@ -249,8 +247,6 @@ class LLMEngine(KnowsVLLM):
         if not self._masks.let_go(self.scheduler):
             return
         began, began_at = time.perf_counter(), time.time()
-        for observer in self.observers:
-            observer.step_began()
         try:
             scheduled, output, gained = self.core.step()
         except StepFailedError as failed:  # the requests that took part are lost, those that wait are not
@@ -266,10 +262,7 @@ class LLMEngine(KnowsVLLM):
         changed, num_tokens, changes = self.output_processor.process_outputs(self.requests, rows, output, gained)
         self.core.apply(changes)
         self._masks.begin(changed)
-        shown = changed if self.observers else [request for request in changed if request.is_finished()]
-        made = [self.output_processor.make_output(request) for request in shown]
-        for observer in self.observers:
-            observer.step_ended(made)
+        made = [self.output_processor.make_output(request) for request in changed if request.is_finished()]
         self._outputs |= dict.fromkeys(request.request_id for request in changed)
         for request_output in made:
             self._outputs[request_output.request_id] = request_output

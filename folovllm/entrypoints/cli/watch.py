@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, Any
 
 from rich.console import Console, Group, RenderableType
@@ -22,9 +23,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from folovllm.core.group_tables import held_blocks
-from folovllm.core.observer import EngineObserver
+from folovllm.core.step_record import StepRecord
 from folovllm.engine.stats import EngineStats
 from folovllm.request import SequenceStatus
+from folovllm.tracing.attach import listen
 
 LIVE_SECONDS, LINE_SECONDS = 0.1, 1.0
 CELL_ROWS, TEXT_ROWS = 4, 6
@@ -39,7 +41,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self._shown_at = float("-inf")
-        self._texts: dict[str, str] = {}  # by request, the newest last
+        self._texts: dict[str, str] = {}  # by request, the newest last; those that run get theirs when they are shown
         self._top = 1  # no block beyond it was ever used
         self._live: Live | None = None
         self._held: list[tuple[IO[str], str]] = []
@@ -68,35 +70,35 @@ class Watcher:
         elif self._last is not None:
             print(self._last, file=sys.stderr)
 
-    def look_at(self, engine: Any) -> EngineObserver:
-        """From here on, after each step, until what this returns is no observer of the engine's any more."""
-        watched = _Watched(self, engine)
-        engine.observers.append(watched)
-        return watched
+    def look_at(self, engine: Any) -> Callable[[], None]:
+        """From here on, after each step, until what this returns is called."""
+        return listen(engine.core, lambda record: self.stepped(engine, record))
 
-    def stepped(self, engine: Any, outputs: list[Any]) -> None:
-        for output in outputs:
-            self._texts.pop(output.request_id, None)
-            self._texts[output.request_id] = self._newest_text(output)
-        while len(self._texts) > TEXT_ROWS:
-            del self._texts[next(iter(self._texts))]
+    def stepped(self, engine: Any, record: StepRecord) -> None:
         now = time.monotonic()
         line = self._live is None
         if now - self._shown_at < (LINE_SECONDS if line else LIVE_SECONDS):
             if line:
-                self._last = None if not outputs or not outputs[0].finished else summary_line(engine.stats())
+                self._last = summary_line(engine.stats()) if record.ended else None
             return
         self._shown_at, self._last = now, None
         if self._live is None:
             print(summary_line(engine.stats()), file=sys.stderr, flush=True)
         else:
+            for seq in record.output.scheduled_seqs[-TEXT_ROWS:]:
+                self._note_text(engine, seq.request_id)
             self._live.update(self.view(engine, self._live.console.width - 4), refresh=True)
 
-    def _newest_text(self, output: Any) -> str:
-        completion = output.outputs[-1] if output.outputs else None
-        if completion is None:
-            return ""
-        return completion.text or f"{len(completion.token_ids)} tokens"
+    def _note_text(self, engine: Any, request_id: str) -> None:
+        """The newest sequence's text of a request that goes on."""
+        request = engine.requests.get(request_id)
+        if request is None or request.is_finished():
+            return
+        self._texts.pop(request_id, None)
+        made = engine.output_processor.make_output(request).outputs[-1:]
+        self._texts[request_id] = (made[0].text or f"{len(made[0].token_ids)} tokens") if made else ""
+        while len(self._texts) > TEXT_ROWS:
+            del self._texts[next(iter(self._texts))]
 
     def view(self, engine: Any, width: int) -> RenderableType:
         """All of it, for a terminal so wide."""
@@ -125,14 +127,6 @@ class Watcher:
                 rows.append(Text())
             rows[-1].append(*_cell(blocks, owner, shared, pool))
         return rows
-
-
-class _Watched(EngineObserver):
-    def __init__(self, watcher: Watcher, engine: Any) -> None:
-        self._watcher, self._engine = watcher, engine
-
-    def step_ended(self, outputs: list[Any]) -> None:
-        self._watcher.stepped(self._engine, outputs)
 
 
 def _cell(blocks: range, owner: dict[int, int], shared: set[int], pool: Any) -> tuple[str, str]:
