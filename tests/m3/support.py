@@ -50,7 +50,7 @@ class PagedDesk:
         )
         self.limits = config
         self.kv = KVCacheManager(num_blocks, block_size, num_swap_blocks)
-        self.scheduler = Scheduler(config, self.kv, frozenset([EOS]))
+        self.scheduler, self._over = Scheduler(config, self.kv, frozenset([EOS])), None  # nobody gets records
         self.scheduler.watermark = 0  # a test of the reserve says how many; no other depends on that policy
         self.config = EngineConfig(
             ModelConfig("m", max_model_len=max_model_len),
