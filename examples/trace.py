@@ -1,7 +1,7 @@
 """A run, step by step: what each sequence computes, what it finds in the cache, what gives way, what is copied.
 
 Run it: python examples/trace.py              keeps nothing
-        python examples/trace.py run.jsonl    keeps the trace: folovllm trace view run.jsonl
+        python examples/trace.py run.gz    keeps the trace: folovllm trace view run.gz
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from rich.table import Table
 
 from folovllm import LLM, SamplingParams
 from folovllm.tracing.attach import TraceFile
-from folovllm.tracing.reader import Trace, read_trace
-from folovllm.tracing.replay import Replay
+from folovllm.tracing.records import Trace, read_trace, rows_of
 
 # 32 tokens, which fill two blocks of 16; and one of 70.
 CAT = (
@@ -55,17 +54,15 @@ def run(path: Path) -> Trace:
 def show(trace: Trace) -> None:
     columns = ("step", "prefill", "decode", "free blocks", "what else")
     table = Table(*columns, title="48 tokens a step, 12 blocks of 16 tokens")
-    replay = Replay()
-    for record, rows in replay.run(trace.steps):
-        name = {number: seq.id for number, seq in replay.seqs.items()}
-        news = [f"{name[seq]} finds {num} tokens" for seq, num in record.found]
-        news += [f"{name[child]} forks from {name[parent]}" for parent, child in record.forks]
+    for record in trace.steps:
+        news = [f"{seq_id} finds {found} tokens" for seq_id, found in record.admitted if found]
+        news += [f"{child} forks from {parent}" for parent, child in record.forks]
         news += [f"block {source} is copied to {target}" for source, target in record.copies]
-        news += [f"{name[seq]} gives way" for seq, _ in record.preempted]
-        news += [f"{name[seq]} ends" for seq, _ in record.ended]
-        chunks = [row for row in rows if row.kind == "prefill"]
-        prefill = [f"{row.seq.id} {row.start}..{row.start + row.num_tokens - 1}" for row in chunks]
-        decode = [row.seq.id for row in rows if row.kind == "decode"]
+        news += [f"{seq_id} gives way" for seq_id, _ in record.preempted]
+        news += [f"{seq_id} ends" for seq_id, _ in record.ended]
+        chunks = [row for row in rows_of(record) if row.kind == "prefill"]
+        prefill = [f"{row.seq_id} {row.start}..{row.start + row.num_tokens - 1}" for row in chunks]
+        decode = [row.seq_id for row in rows_of(record) if row.kind == "decode"]
         if prefill or news:
             table.add_row(str(record.step), ", ".join(prefill), " ".join(decode), str(record.free), ", ".join(news))
     Console().print(table)
@@ -76,4 +73,4 @@ if __name__ == "__main__":
         show(run(Path(sys.argv[1])))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            show(run(Path(folder) / "run.jsonl"))
+            show(run(Path(folder) / "run.gz"))

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.progress import track
 
 from folovllm.bench.report import Report, Row
-from folovllm.engine.snapshots import merged
 from folovllm.engine.stats import EngineStats
 from folovllm.sampling_params import SamplingParams
+from folovllm.serving.openai.live import merged
 from folovllm.serving.replicas.client import ReplicatedLLM
 from folovllm.serving.replicas.launch import make_replicas
 from folovllm.serving.replicas.options import ReplicaOptions

@@ -14,8 +14,7 @@ from html import escape
 from pathlib import Path
 
 from folovllm.tracing.lanes import Lane, lanes_of
-from folovllm.tracing.reader import Trace
-from folovllm.tracing.replay import Replay
+from folovllm.tracing.records import Trace, blocks_of, rows_of
 
 ROOT = Path(__file__).parents[1]
 WIDTH, LEFT, LANE, MAP_STEP = 860, 92, 30, 13
@@ -81,7 +80,7 @@ def trace_of_example() -> Trace:
     sys.path.insert(0, str(path.parent))
     try:
         with tempfile.TemporaryDirectory() as folder:
-            trace: Trace = runpy.run_path(str(path))["run"](Path(folder) / "run.jsonl")
+            trace: Trace = runpy.run_path(str(path))["run"](Path(folder) / "run.gz")
             return trace
     finally:
         sys.path.remove(str(path.parent))
@@ -96,7 +95,7 @@ def draw(trace: Trace, language: str) -> str:
     for step in (1, *range(5, len(trace.steps) + 1, 5)):
         picture.text(LEFT + (step - 0.5) * unit, y + 24, str(step), size=13, fill=DIM, anchor="middle")
     top = y + 32
-    found = {(number, place) for place, step in enumerate(trace.steps) for number, _ in step.found}
+    found = {(seq_id, place) for place, step in enumerate(trace.steps) for seq_id, num in step.admitted if num}
     for place, lane in enumerate(lanes):
         _draw_lane(picture, lane, top + place * LANE, unit, found)
     y = top + len(lanes) * LANE + 14
@@ -114,7 +113,7 @@ def draw(trace: Trace, language: str) -> str:
     return picture.svg(round(y) + 22, words["label"])
 
 
-def _draw_lane(picture: Picture, lane: Lane, y: float, unit: float, found: set[tuple[int, int]]) -> None:
+def _draw_lane(picture: Picture, lane: Lane, y: float, unit: float, found: set[tuple[str, int]]) -> None:
     picture.text(24, y + 15, lane.id)
     for part in lane.segments:
         x, width = LEFT + part.first * unit, (part.last + 1 - part.first) * unit - 1
@@ -122,10 +121,10 @@ def _draw_lane(picture: Picture, lane: Lane, y: float, unit: float, found: set[t
             picture.box(x, y + 9, width, 3, COLOURS[part.kind])
             continue
         picture.box(x, y + 2, width, 18, COLOURS[part.kind])
-        if (lane.number, part.first) in found:
+        if (lane.id, part.first) in found:
             picture.box(x, y + 14, width, 6, COLOURS["found"])
         if part.kind == "prefill" and part.num_tokens:
-            down = 12 if (lane.number, part.first) in found else 15
+            down = 12 if (lane.id, part.first) in found else 15
             picture.text(x + width / 2, y + down, str(part.num_tokens), anchor="middle")
 
 
@@ -135,10 +134,10 @@ def _draw_budget(picture: Picture, trace: Trace, y: float, unit: float, label: s
     picture.text(24, y + 12, label, fill=DIM)
     picture.text(24, y + 28, f"≤ {budget}", fill=DIM)
     picture.line(LEFT, y, LEFT + unit * len(trace.steps), y, LINE)
-    for place, (_, rows) in enumerate(Replay().run(trace.steps)):
+    for place, step in enumerate(trace.steps):
         bottom = y + height
         for kind in ("prefill", "decode"):
-            tokens = sum(row.num_tokens for row in rows if row.kind == kind)
+            tokens = sum(row.num_tokens for row in rows_of(step) if row.kind == kind)
             size = height * tokens / budget
             picture.box(LEFT + place * unit, bottom - size, unit - 1, size, COLOURS[kind])
             bottom -= size
@@ -146,17 +145,14 @@ def _draw_budget(picture: Picture, trace: Trace, y: float, unit: float, label: s
 
 
 def _draw_blocks(picture: Picture, trace: Trace, y: float) -> None:
-    replay = Replay()
-    for record, _ in replay.run(trace.steps):
-        if record.step == MAP_STEP:
-            break
+    _, tables, findable = next(each for each in blocks_of(trace) if each[0].step == MAP_STEP)
     size = 50
     for block in range(1, trace.header.num_blocks + 1):
-        owners = [seq.id for seq in replay.seqs.values() if block in seq.table]
-        kind = "shared" if len(owners) > 1 else "used" if owners else "found" if block in replay.findable else "free"
+        owners = [seq_id for seq_id, table in tables.items() if block in table]
+        kind = "shared" if len(owners) > 1 else "used" if owners else "found" if block in findable else "free"
         x = LEFT + (block - 1) * (size + 4)
         picture.box(x, y, size, size, COLOURS[kind])
-        if owners and block in replay.findable:
+        if owners and block in findable:
             picture.box(x, y + size - 5, size, 5, COLOURS["found"])
         text = f"×{len(owners)}" if len(owners) > 1 else owners[0] if owners else ""
         picture.text(x + size / 2, y + 36, text, fill=INK if kind == "shared" else "#ffffff", anchor="middle")

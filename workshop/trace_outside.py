@@ -1,9 +1,9 @@
 """Runs a small load on the tree that it finds, and writes what each step did, in the format of a trace.
 
-    PYTHONPATH=TREE python workshop/trace_outside.py m3 run.jsonl
+    PYTHONPATH=TREE python workshop/trace_outside.py m3 run.gz
 
 A milestone's tree has no tracer. There the calls of the engine's own scheduler are watched from outside, and what they
-say is written as the tracer writes it (docs/en/trace-format.md); M6's loads run at the root, whose tracer does that.
+say is written as the tracer writes it (docs/en/trace-format.md); M6's loads run at the root, which has records.
 Times are simulated, so that a picture is the same on every machine: a step takes 1 ms, and 0.05 ms for each token.
 
 This file stands alone. It runs with the packages of an earlier milestone, so it imports nothing of the workshop.
@@ -11,6 +11,7 @@ This file stands alone. It runs with the packages of an earlier milestone, so it
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -105,55 +106,40 @@ class Outside:
                 "prefix_caching": False,
             }
         ]
-        self._requests: dict[str, int] = {}
-        self._numbers: dict[str, int] = {}
         self._tables: dict[str, list[int]] = {}
         self._known: dict[str, Any] = {}  # the sequences that have not ended
         self._statuses: dict[str, str] = {}
-        self._fresh: list[list[Any]] = []
         self._arrived: list[dict[str, Any]] = []
-        self._ended: list[list[Any]] = []
-        self._output: Any = None
         self._schedule, self.scheduler.schedule = self.scheduler.schedule, self._scheduled
         self._update, self.scheduler.update_from_output = self.scheduler.update_from_output, self._updated
 
     def arrived(self, name: str, num_prompt_tokens: int, max_tokens: int, num_seqs: int) -> None:
-        number = self._requests[name] = len(self._requests)
-        arrival = {"request": number, "id": name, "t": self._us(), "prompt_tokens": num_prompt_tokens, "prompt": None}
-        self._arrived.append({**arrival, "max_tokens": max_tokens, "num_seqs": num_seqs, "priority": 0})
-        self._number(f"{name}-0")
+        arrival = {"id": name, "t": self.microseconds(), "prompt_tokens": num_prompt_tokens}
+        self._arrived.append({**arrival, "max_tokens": max_tokens, "num_seqs": num_seqs})
 
-    def _us(self) -> int:
+    def microseconds(self) -> int:
         return round(self.now * 1e6)
 
-    def _number(self, seq_id: str) -> int:
-        if seq_id not in self._numbers:
-            self._numbers[seq_id] = len(self._numbers)
-            self._fresh.append([self._numbers[seq_id], self._requests[seq_id.rpartition("-")[0]], seq_id])
-        return self._numbers[seq_id]
-
     def _scheduled(self) -> Any:
-        output = self._output = self._schedule()
+        output = self._schedule()
         forks = getattr(output, "forks", [])
-        for seq in [*output.scheduled_seqs, *(child for _, child in forks)]:
-            self._known[seq.seq_id] = seq
-        rows = list(zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True))
-        self._decodes = [seq for seq, num in rows if num == 1 and seq.num_computed_tokens >= seq.get_prompt_len()]
+        rows = [*output.scheduled_seqs, *(child for _, child in forks)]
+        self._known |= {seq.seq_id: seq for seq in rows}
+        took = round((STEP_SECONDS + TOKEN_SECONDS * sum(output.num_scheduled_tokens)) * 1e6)
         record: dict[str, Any] = {
             "type": "step",
             "step": len(self.records),
-            "t": self._us(),
-            "times": [0, 0, round((STEP_SECONDS + TOKEN_SECONDS * sum(output.num_scheduled_tokens)) * 1e6), 0, 0],
-            "prefill": [
-                [self._number(seq.seq_id), seq.num_computed_tokens, num]
-                for seq, num in rows
-                if seq not in self._decodes
-            ],
-            "decode": [self._number(seq.seq_id) for seq in self._decodes],
-            "forks": [[self._number(parent.seq_id), self._number(child.seq_id)] for parent, child in forks],
+            "t": self.microseconds(),
+            "times": [0, 0, took, 0, 0],
+            "seq_ids": [seq.seq_id for seq in rows],
+            "num_computed_tokens": [seq.num_computed_tokens for seq in rows],
+            "num_scheduled_tokens": [*output.num_scheduled_tokens, *(0 for _ in forks)],
+            "num_prompt_tokens": [seq.get_prompt_len() for seq in rows],
+            "forks": [[parent.seq_id, child.seq_id] for parent, child in forks],
             "preempted": [],
             "resumed": [],
-            "tables": [],
+            "finished": [],
+            "tables": {},
             "waiting": len(self.scheduler.waiting),
         }
         self._note_moves(record)
@@ -162,7 +148,6 @@ class Outside:
         ):  # fmt: skip
             record[name] = [list(pair) for pair in getattr(output, pairs, [])]
         record["free"] = self._num_blocks - len({block for table in self._tables.values() for block in table})
-        record["seqs"], self._fresh = self._fresh, []
         record["arrived"], self._arrived = self._arrived, []
         self.records.append(record)
         return output
@@ -170,26 +155,24 @@ class Outside:
     def _note_moves(self, record: dict[str, Any]) -> None:
         """Statuses and block tables that are not what they were."""
         for seq_id, seq in list(self._known.items()):
-            number, before, status = self._number(seq_id), self._statuses.get(seq_id), seq.status.name
+            before, status = self._statuses.get(seq_id), seq.status.name
             if before == "RUNNING" and status in ("WAITING", "SWAPPED"):
-                record["preempted"].append([number, "swap" if status == "SWAPPED" else "recompute"])
+                record["preempted"].append([seq_id, "swap" if status == "SWAPPED" else "recompute"])
             if before == "SWAPPED" and status == "RUNNING":
-                record["resumed"].append(number)
+                record["resumed"].append(seq_id)
             self._statuses[seq_id] = status
             table = [block + self._slot for block in seq.block_ids] if status == "RUNNING" else []
-            if table != self._tables.get(seq_id, []):
-                record["tables"].append([number, 0, table])
+            if table != self._tables.get(seq_id, []) and table:
+                record["tables"][seq_id] = table
             self._tables[seq_id] = table
             if seq.is_finished():
+                record["finished"].append(seq_id)
                 del self._known[seq_id], self._tables[seq_id]
 
     def _updated(self, output: Any, token_ids: Any, *rest: Any) -> Any:
         record = self.records[-1]
         self.now += sum(record["times"]) / 1e6
-        drawn = {seq.seq_id for seq, token in zip(output.rows, token_ids, strict=True) if token is not None}
-        record["tokens"] = [-1 if seq.seq_id in drawn else None for seq in self._decodes]
-        others = drawn - {seq.seq_id for seq in self._decodes}
-        record["first"] = sorted([self._number(seq_id), -1] for seq_id in others)
+        record["token_ids"] = [None if token is None else -1 for token in token_ids]
         return self._update(output, token_ids, *rest)
 
     def stepped(self) -> None:
@@ -197,7 +180,48 @@ class Outside:
         for seq_id, seq in self._known.items():
             if seq.is_finished() and self._statuses[seq_id] != "ended":
                 self._statuses[seq_id] = "ended"
-                self.records[-1].setdefault("ended", []).append([self._number(seq_id), "length"])
+                self.records[-1].setdefault("ended", []).append([seq_id, "length"])
+
+
+class Inside:
+    """The same of the newest engine, by its own records; its clock is simulated."""
+
+    def __init__(self, engine: Any, facts: dict[str, Any]) -> None:
+        from dataclasses import asdict
+
+        from folovllm.tracing.attach import make_header
+        from folovllm.tracing.records import Step
+
+        self.now, self._arrivals = 0.0, dict[str, int]()
+        known = {name: facts[name] for name in ("model", "device", "dtype", "preemption_mode", "clock", "texts")}
+        header = asdict(make_header(engine.scheduler, **known))
+        self.records: list[dict[str, Any]] = [{"type": "header", **header, **facts}]
+
+        def noted(record: Any) -> None:
+            step = Step.of(len(self.records), record)
+            arrived = [{**asdict(each), "t": self._arrivals[each.id]} for each in step.arrived]
+            arrived = [{**each, "prompt_ids": [], "context": []} for each in arrived]
+            tokens = [None if token is None else -1 for token in step.token_ids]
+            fields = {**asdict(step), "arrived": arrived, "token_ids": tokens}
+            self.records.append({"type": "step", **{name: value for name, value in fields.items() if value}})
+
+        execute = engine.core.runner.execute_model
+
+        def executed(output: Any) -> Any:
+            self.now += STEP_SECONDS + TOKEN_SECONDS * output.total_num_scheduled_tokens
+            return execute(output)
+
+        engine.core.clock, engine.core.runner.execute_model = lambda: self.now, executed
+        engine.core.listen(noted)
+
+    def arrived(self, name: str, num_prompt_tokens: int, max_tokens: int, num_seqs: int) -> None:
+        self._arrivals[name] = self.microseconds()
+
+    def microseconds(self) -> int:
+        return round(self.now * 1e6)
+
+    def stepped(self) -> None:
+        pass
 
 
 def run(name: str, path: Path) -> None:
@@ -206,23 +230,11 @@ def run(name: str, path: Path) -> None:
 
     tree, load, options = RUNS[name]
     engine = LLM(dtype="float32", device="cpu", skip_tokenizer_init=True, **options).engine
-    facts = {"version": 2, "made_by": f"folovllm at {tree}", "started": 0, "clock": "simulated", "model": "embedded"}
+    facts = {"version": 4, "made_by": f"folovllm at {tree}", "clock": "simulated", "model": "embedded"}
     facts |= {"device": "cpu", "dtype": "float32", "policy": "fcfs", "texts": False}
-    facts |= {"chunked_prefill": "enable_chunked_prefill" in options, "preemption_mode": "auto"}
-    outside, traced, now = None, None, [0.0]
-    if tree == "m6":
-        from folovllm.core.observer import EngineObserver
-        from folovllm.tracing.attach import attach
-        from folovllm.tracing.writer import TraceWriter
-
-        class Clock(EngineObserver):
-            def scheduled(self, output: Any) -> None:
-                now[0] += STEP_SECONDS + TOKEN_SECONDS * output.total_num_scheduled_tokens
-
-        traced = attach(engine, TraceWriter(path), lambda: now[0], texts=False)
-        engine.observers.append(Clock())  # behind the tracer, which has then read when the schedule was made
-    else:
-        outside = Outside(engine, facts)
+    facts |= {"chunked_prefill": "enable_chunked_prefill" in options}
+    facts |= {"preemption_mode": options.get("preemption_mode", "auto")}
+    side = Inside(engine, facts) if tree == "m6" else Outside(engine, facts)
     calls, left = 0, list(load)
     while left or engine.has_unfinished_requests():
         for request in [request for request in left if request[3] <= calls]:
@@ -230,29 +242,21 @@ def run(name: str, path: Path) -> None:
             request_id, prompt, max_tokens, _, count = request
             params = SamplingParams(n=count, max_tokens=max_tokens, ignore_eos=True, seed=0 if count > 1 else None,
                                     temperature=1.0 if count > 1 else 0.0)  # fmt: skip
-            if outside is not None:
-                outside.arrived(request_id, len(prompt), max_tokens, count)
+            side.arrived(request_id, len(prompt), max_tokens, count)
             engine.add_request(request_id, {"prompt_token_ids": prompt}, params)
         engine.step()
-        if outside is not None:
-            outside.stepped()
+        side.stepped()
         calls += 1
-    if traced is not None:
-        traced.close()
-        lines = path.read_text(encoding="utf-8").splitlines()
-        header = json.loads(lines[0]) | facts | {"preemption_mode": options.get("preemption_mode", "auto")}
-        lines[0] = json.dumps(header, separators=(",", ":"))
-    if outside is not None:
-        outside.records.append({"type": "end", "t": outside._us()})
-        lines = [json.dumps(_small(record), separators=(",", ":")) for record in outside.records]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    side.records.append({"type": "end", "t": side.microseconds()})
+    lines = [json.dumps(_small(record), separators=(",", ":")) + "\n" for record in side.records]
+    path.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
 
 
 def _small(record: dict[str, Any]) -> dict[str, Any]:
-    """Without empty fields; an empty `decode` says that none does."""
+    """Without empty fields."""
     if record["type"] != "step":
         return record
-    return {name: value for name, value in record.items() if value != [] or name == "decode"}
+    return {name: value for name, value in record.items() if value not in ([], {})}
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from folovllm.tracing.lanes import Lane, bounds, lanes_of
 from folovllm.tracing.page import make_page
-from folovllm.tracing.reader import Trace, read_trace
-from folovllm.tracing.replay import Replay
+from folovllm.tracing.records import Trace, blocks_of, read_trace, rows_of
 from milestones.site.source import ROOT
 from workshop.figure_card import (
     ACCENT,
@@ -106,7 +105,7 @@ PICTURES = {
 
 
 def stored(run: str) -> Trace:
-    return read_trace(TRACES / f"{run}.jsonl")
+    return read_trace(TRACES / f"{run}.gz")
 
 
 def draw(picture: Picture) -> str:
@@ -138,7 +137,7 @@ def _draw_run(card: Card, trace: Trace, over: Text, top: float, scale: float, *,
     """Lanes, and under them the tokens of each step. Returns the kinds that are in it."""
     edges, lanes, kinds = _edges(trace, by_time), lanes_of(trace), ["prefill", "decode"]
     lanes.sort(key=lambda lane: (lane.request, lane.number))
-    found = {(number, place): num for place, step in enumerate(trace.steps) for number, num in step.found}
+    found = {(seq_id, place) for place, step in enumerate(trace.steps) for seq_id, num in step.admitted if num}
     card.text(24, top + 28, over, bold=True)
     for place, mark in _marks(edges[-1], by_time):
         card.text(LEFT + place * scale, top + 46, str(mark), anchor="middle", size=11, color=MUTED)
@@ -148,9 +147,10 @@ def _draw_run(card: Card, trace: Trace, over: Text, top: float, scale: float, *,
         kinds += _draw_lane(card, lane, top + 54 + row * LANE, edges, scale, found)
     bottom = top + 58 + len(lanes) * LANE + CHART
     card.text(24, bottom - CHART + 16, ("tokens", "token 数"), size=11, color=MUTED)
-    most = max(sum(row.num_tokens for row in rows) for _, rows in Replay().run(trace.steps))
+    rows_of_steps = [list(rows_of(step)) for step in trace.steps]
+    most = max(sum(row.num_tokens for row in rows) for rows in rows_of_steps)
     card.text(24, bottom - CHART + 30, (f"at most {most}", f"最多 {most}"), size=11, color=MUTED)
-    for place, (_, rows) in enumerate(Replay().run(trace.steps)):
+    for place, rows in enumerate(rows_of_steps):
         y = bottom
         for kind in ("decode", "prefill"):
             size = (CHART - 6) * sum(row.num_tokens for row in rows if row.kind == kind) / most
@@ -170,7 +170,7 @@ def _marks(end: float, by_time: bool) -> list[tuple[float, int]]:
 
 
 def _draw_lane(
-    card: Card, lane: Lane, y: float, edges: list[float], scale: float, found: dict[tuple[int, int], int]
+    card: Card, lane: Lane, y: float, edges: list[float], scale: float, found: set[tuple[str, int]]
 ) -> list[str]:
     card.text(24, y + 14, lane.id)
     kinds = []
@@ -188,7 +188,7 @@ def _draw_lane(
             card.box(left, y + 1, max(1, size - 2), LANE - 7, FILLS[part.kind], edge=FILLS[part.kind], rx=2)
         if part.kind == "prefill" and part.num_tokens and width > 14:
             card.text(x + width / 2, y + 13, str(part.num_tokens), anchor="middle", size=11)
-        if (lane.number, part.first) in found:
+        if (lane.id, part.first) in found:
             kinds.append("found")
             card.box(x, y + LANE - 9, max(1, width - 1), 4, GREEN, edge=GREEN, rx=0)
     if lane.segments:  # where it ended
@@ -200,15 +200,15 @@ def _draw_lane(
 def _draw_maps(card: Card, trace: Trace, steps: tuple[int, ...], top: float) -> list[str]:
     """Whose each block is while a step computes; a frame around the copies of that step."""
     card.text(24, top + 16, ("the sequence of each block", "每一块属于哪条序列"), bold=True)
-    replay, kinds = Replay(), ["free"]
-    for record, _ in replay.run(trace.steps):
+    kinds = ["free"]
+    for record, tables, _ in blocks_of(trace):
         if record.step not in steps:
             continue
         y = top + 26 + (CELL + 8) * steps.index(record.step)
         card.text(24, y + 22, (f"step {record.step}", f"第 {record.step} 步"), size=12)
         copied = {target for _, target in record.copies}
         for block in range(1, trace.header.num_blocks + 1):
-            owners = [seq.id for seq in replay.seqs.values() if block in seq.table]
+            owners = [seq_id for seq_id, table in tables.items() if block in table]
             x = LEFT + (block - 1) * (CELL + 8)
             fill = PALE_VIOLET if len(owners) > 1 else PALE_GREEN if owners else EMPTY
             card.box(x, y, CELL, CELL - 4, fill, edge=ACCENT if block in copied else EDGE)
@@ -234,11 +234,11 @@ def trace_all(folder: Path) -> None:
     """Every run's trace, made on its milestone's tree, M6's at the root, into `folder`."""
     with tempfile.TemporaryDirectory() as trees:
         for run, (milestone, _, _) in RUNS.items():
-            tree = ROOT if milestone == "m6" else Path(trees) / milestone  # the root has the tracer
+            tree = ROOT if milestone == "m6" else Path(trees) / milestone  # the root has records
             if not tree.exists():
                 _run([sys.executable, "-m", "milestones", "checkout", milestone, str(tree)], ROOT)
             outside = ROOT / "workshop" / "trace_outside.py"
-            _run([sys.executable, str(outside), run, str(folder / f"{run}.jsonl")], tree)
+            _run([sys.executable, str(outside), run, str(folder / f"{run}.gz")], tree)
 
 
 def _run(command: list[str], tree: Path) -> None:

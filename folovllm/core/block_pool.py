@@ -27,7 +27,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from folovllm.core.block_hash import HashChain
-from folovllm.core.observer import EngineObserver
 
 NULL_BLOCK = 0
 
@@ -48,13 +47,11 @@ class BlockPool:
 
     Args:
         enable_caching: blocks are found by their content until they are handed out again.
-        observers: called when a block can be found, and when it cannot any more.
     """
 
-    def __init__(
-        self, num_blocks: int, *, enable_caching: bool = False, observers: Iterable[EngineObserver] = ()
-    ) -> None:
-        self.num_blocks, self.enable_caching, self.observers = num_blocks, enable_caching, observers
+    def __init__(self, num_blocks: int, *, enable_caching: bool = False) -> None:
+        self.num_blocks, self.enable_caching = num_blocks, enable_caching
+        self.events: list[tuple[str, int]] | None = None  # "stored" or "removed" block, "cleared" all; None: unwanted
         self.num_free = num_blocks
         self.num_shared = 0  # blocks that more than one table names
         self._refs = [0] * (num_blocks + 1)
@@ -133,8 +130,8 @@ class BlockPool:
         if cached is not None:
             del self._by_hash[cached.block_hash]
             self.num_evicted += 1
-            for observer in self.observers:
-                observer.block_evicted(block_id)
+            if self.events is not None:
+                self.events.append(("removed", block_id))
 
     def touch(self, block_ids: Iterable[int]) -> None:
         """One more table names these blocks; a cached one may have been free until now."""
@@ -201,16 +198,16 @@ class BlockPool:
             return False
         self._by_hash[block_hash] = block_id
         self._cached[block_id] = CachedBlock(block_hash, parent, tuple(token_ids), cache_salt)
-        for observer in self.observers:
-            observer.block_cached(block_id)
+        if self.events is not None:
+            self.events.append(("stored", block_id))
         return True
 
     def reset_prefix_cache(self) -> None:
         """Nothing is found any more; blocks in use stay in their tables."""
         self._by_hash.clear()
         self._cached.clear()
-        for observer in self.observers:
-            observer.cache_reset()
+        if self.events is not None:
+            self.events = [("cleared", NULL_BLOCK)]
 
     def get_all_free_blocks(self) -> Iterator[int]:
         """In the order in which they will be handed out."""

@@ -39,7 +39,6 @@ from folovllm.core.group_tables import (
     parents_of,
     serves,
 )
-from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import BlockPairs
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.request import Request, Sequence, SequenceStatus
@@ -53,7 +52,6 @@ class KVCacheManager:
     Args:
         enable_prefix_caching: a sequence begins with the blocks that others have computed of the same tokens.
         digest: hashes blocks; tests give a weak one.
-        observers: called by the pool; the caller's own list, which may grow and shrink later.
         groups: of the model's layers; None: one, whose layers keep all keys.
 
     Attributes:
@@ -68,7 +66,6 @@ class KVCacheManager:
         *,
         enable_prefix_caching: bool = False,
         digest: Digest = digest_sha256,
-        observers: Iterable[EngineObserver] = (),
         groups: KVCacheGroups | None = None,
     ) -> None:
         self.block_size, self.enable_prefix_caching = block_size, enable_prefix_caching
@@ -76,7 +73,7 @@ class KVCacheManager:
         self.num_groups, self._have_windows = len(self.groups.windows), self.groups.have_windows
         self._is_one = self.num_groups == 1
         self.num_blocks, self.num_swap_blocks = num_blocks, num_swap_blocks
-        self._digest, self._observers = digest, observers
+        self._digest = digest
         self._chains: dict[Sequence, HashChain] = {}
         self._num_cached: dict[Sequence, int] = {}  # leading blocks of its table that can be found
         self._outdated: set[Sequence] = set()  # have blocks from before a reset
@@ -86,7 +83,7 @@ class KVCacheManager:
 
     def clear(self, seqs: Iterable[Sequence] = ()) -> None:
         """All blocks are free again, whichever tables name them, and none is found. These sequences have none."""
-        self.pool = BlockPool(self.num_blocks, enable_caching=self.enable_prefix_caching, observers=self._observers)
+        self.pool = BlockPool(self.num_blocks, enable_caching=self.enable_prefix_caching)
         self.swap_pool = BlockPool(self.num_swap_blocks)
         self._num_cached.clear()
         self._outdated.clear()

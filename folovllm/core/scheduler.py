@@ -30,12 +30,12 @@ from folovllm.config import SchedulerConfig
 from folovllm.core.draft_length import DraftLength
 from folovllm.core.draft_tokens import DraftTokens
 from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.observer import EngineObserver
 from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.prompt_shares import half, share_out, top_up
 from folovllm.core.request_queue import RequestLines
 from folovllm.core.scheduler_output import UNKNOWN, Drafts, SchedulerOutput
 from folovllm.core.sequence_group import SeqTokens, in_prefill, is_decode, rows_claimed, rows_needed, tokens_to_compute
+from folovllm.core.step_record import StepRecord
 from folovllm.request import Request, Sequence, SequenceStatus, check_stop
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
@@ -51,7 +51,6 @@ class Scheduler:
 
     Args:
         draft_length: how many draft tokens each sequence of a step gets; None: none.
-        observers: called as each event happens; the caller's own list, which may grow and shrink later.
     """
 
     def __init__(
@@ -60,9 +59,9 @@ class Scheduler:
         kv: KVCacheManager,
         eos_token_ids: frozenset[int],
         draft_length: DraftLength | None = None,
-        observers: Iterable[EngineObserver] = (),
     ) -> None:
-        self.kv, self.eos_token_ids, self.observers = kv, eos_token_ids, observers
+        self.kv, self.eos_token_ids = kv, eos_token_ids
+        self.record: StepRecord | None = None  # of the next step; None: nobody listens
         self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
         self.lines = RequestLines(by_priority=config.policy == "priority")
         self.waiting, self.running, self.swapped = self.lines.waiting, self.lines.running, self.lines.swapped
@@ -85,13 +84,11 @@ class Scheduler:
 
     def add_request(self, request: Request) -> None:
         self.lines.add(request)
-        for observer in self.observers:
-            observer.arrived(request)
+        if self.record is not None:
+            self.record.arrived.append(request)
 
     def schedule(self) -> SchedulerOutput:
         """The next step."""
-        for observer in self.observers:
-            observer.scheduling()
         output = SchedulerOutput(finished_seq_ids=self.finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
         # Prefills that this step does not end, and the blocks that their rest will take.
         self.num_partial = self.owed_blocks = 0
@@ -120,8 +117,8 @@ class Scheduler:
         # Cleared only here: a step that was interrupted did not tell the worker, and the next one must.
         self.finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
         self.drafts.add(output, self._left(output), self.watermark + self.owed_blocks)
-        for observer in self.observers:
-            observer.scheduled(output)
+        if self.record is not None:
+            self.record = self.record.take(output, self.kv, self.lines)
         return output
 
     def _let_in(self, output: SchedulerOutput) -> bool:
@@ -227,8 +224,8 @@ class Scheduler:
         self.lines.settle(request)
         if request.has(WAITING):  # also those that waited aside for a sibling's prefill
             self.lines.enter_waiting(request)
-        for observer in self.observers:
-            observer.preempted(victims)
+        if self.record is not None:
+            self.record.preempted += [(seq, seq.status) for seq in victims]
 
     def _swap_in(self, request: Request, rows_left: int, output: SchedulerOutput) -> int | None:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
@@ -248,8 +245,8 @@ class Scheduler:
                 for seq in seqs:
                     seq.transition(RUNNING)
                 self.lines.settle(request)
-                for observer in self.observers:
-                    observer.resumed(seqs)
+                if self.record is not None:
+                    self.record.resumed += seqs
                 if any(in_prefill(seq) for seq in seqs):
                     self.waiting.remove(request)
                 for group in tokens_to_compute(request, seqs):
@@ -282,6 +279,8 @@ class Scheduler:
             return None
         seq.transition(RUNNING)
         self.lines.settle(request)
+        if self.record is not None:
+            self.record.admitted.append((seq, seq.num_computed_tokens))
         if chunk < num_tokens:
             self._note_rest(seq, num_tokens - chunk)
             self._prefills.append((request, [(seq, num_tokens)]))
@@ -342,8 +341,6 @@ class Scheduler:
         any. They are ended by finish(), later, since a stop string may have a say. A sequence that was aborted
         meanwhile is passed over.
         """
-        for observer in self.observers:
-            observer.updating(output)
         if not output.is_assumed:
             self.advance(output)
         self._cache_blocks(output, failed)
@@ -360,8 +357,8 @@ class Scheduler:
             further, changed = self.drafts.take_in(output, drafts, dict(gained), self.eos_token_ids)
             gained += further
             self._changed_seqs += changed
-        for observer in self.observers:
-            observer.updated(output, token_ids, drafts)
+            if self.record is not None:  # blocks that only draft tokens needed were given back
+                self.record.changed += output.scheduled_seqs
         return gained
 
     def advance(self, output: SchedulerOutput) -> None:
@@ -383,8 +380,8 @@ class Scheduler:
         """A child that shares all that its parent, which runs, has computed."""
         self.kv.fork(parent, child, parent.num_computed_tokens)
         request.add_seq(child)
-        for observer in self.observers:
-            observer.forked(parent, child)
+        if self.record is not None:
+            self.record.branched.append((parent, child))
 
     def rewrite(self, seq: Sequence) -> None:
         """The tokens of a running sequence were changed: the worker must read them anew."""
@@ -416,8 +413,6 @@ class Scheduler:
             self.kv.free_swapped(seq)
         self.kv.forget(seq)
         self.finished_seq_ids.append(seq.seq_id)
-        for observer in self.observers:
-            observer.ended(seq)
 
     def start_over(self) -> None:
         """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""
@@ -433,8 +428,8 @@ class Scheduler:
                     seq.data.output_token_ids.pop()
                 self._stale_seq_ids.append(seq.seq_id)
         self.lines.rebuild()
-        for observer in self.observers:
-            observer.started_over()
+        if self.record is not None:
+            self.record, self.kv.pool.events = StepRecord(arrived=self.record.arrived), []
 
     def has_unfinished_requests(self) -> bool:
         return len(self.lines) > 0

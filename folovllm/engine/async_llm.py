@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from folovllm.core.observer import Attach
 from folovllm.engine.busy_loop import BusyLoop
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.engine_client import Done, EngineClient
@@ -46,7 +45,7 @@ class AsyncLLM(EngineClient):
         self,
         model: str | None = None,
         *,
-        observers: Sequence[Attach] = (),
+        observers: Sequence[Callable[[Any], object]] = (),
         **kwargs: Any,
     ) -> None:
         engine = LLMEngine(config_for_llm(model, **kwargs))

@@ -18,7 +18,6 @@ import torch
 from folovllm.config import EngineConfig, SchedulerConfig
 from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.observer import Observers
 from folovllm.core.scheduler import Scheduler
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.budgets import resolve_scheduler_config
@@ -47,10 +46,10 @@ logger = init_logger(__name__)
 
 def build_engine_core(
     config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
-    *, observers: Observers, choose: Callable[..., Parts] = choose_parts, group: GroupCoordinator | None = None,
+    *, choose: Callable[..., Parts] = choose_parts, group: GroupCoordinator | None = None,
 ) -> EngineCore:  # fmt: skip
-    """`config` has max_model_len filled in; `observers` are called as it happens; the list may grow and shrink. group:
-    of the ranks that compute the model together, which ends with the engine; None: there is one.
+    """`config` has max_model_len filled in. group: of the ranks that compute the model together, which ends with the
+    engine; None: there is one.
 
     Raises:
         ValueError: no block fits into memory, or the configuration's parts contradict one another.
@@ -65,7 +64,7 @@ def build_engine_core(
         parts = choose(config, hf_config, dtype, device, spec)
         parts = check_kernels(parts, config, spec, dtype, device)
         model = _load_model(config, hf_config, spec, dtype, device, parts, group)
-        core = _build(config, model, dtype, device, eos_token_ids, limits, parts, group, observers)
+        core = _build(config, model, dtype, device, eos_token_ids, limits, parts, group)
         undo.pop_all()
         return core
 
@@ -73,7 +72,6 @@ def build_engine_core(
 def _build(
     config: EngineConfig, model: DecoderForCausalLM, dtype: torch.dtype, device: torch.device,
     eos_token_ids: frozenset[int], limits: SchedulerConfig, parts: Parts, group: GroupCoordinator | None,
-    observers: Observers,
 ) -> EngineCore:  # fmt: skip
     model_config, cache_config = config.model_config, config.cache_config
     vocab_size = model.decoder_spec.vocab_size
@@ -98,7 +96,7 @@ def _build(
     draft_graphs = _draft_graphs(alone, parts, limits, most, dtype, device)  # of the large model's sizes
     kv = KVCacheManager(
         size.num_blocks, size.block_size, size.num_swap_blocks,
-        enable_prefix_caching=cache_config.enable_prefix_caching, observers=observers, groups=groups,
+        enable_prefix_caching=cache_config.enable_prefix_caching, groups=groups,
     )  # fmt: skip
     proposer = make_proposer(config, draft, vocab_size, size, dtype, device, draft_graphs)
     runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
@@ -106,7 +104,7 @@ def _build(
     draft_length = None
     if proposer is not None:
         draft_length = DraftLength(most, step_costs(model, draft, device, run_ahead=run_ahead))
-    scheduler = Scheduler(limits, kv, eos_token_ids, draft_length, observers)
+    scheduler = Scheduler(limits, kv, eos_token_ids, draft_length)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
         dataclasses.replace(cache_config, kv_cache_memory_bytes=None, num_kv_blocks=size.num_blocks),

@@ -9,6 +9,7 @@ vLLM: v1/engine/core.py (EngineCore.step, step_with_batch_queue)
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +18,7 @@ from folovllm.config import EngineConfig
 from folovllm.core.run_ahead import assume, can_run_ahead
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.step_record import Listener, StepRecord
 from folovllm.engine.beams import BeamGroup
 from folovllm.engine.masks_ahead import MasksAhead
 from folovllm.engine.messages import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
@@ -66,6 +68,10 @@ class EngineCore:
         self.config, self.cache_size = config, cache_size
         self.run_ahead = run_ahead
         self._launched: tuple[SchedulerOutput, AsyncModelRunnerOutput] | None = None
+        self.clock: Callable[[], float] = time.time
+        self.listener: Listener | None = None
+        self._records: list[StepRecord | None] = []  # of the steps in flight
+        self._over: StepRecord | None = None  # whose tokens have been taken in
         self._taking_part: list[Sequence] = []
         self._fault: Exception | None = None  # of the device, from which it does not recover
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
@@ -75,6 +81,12 @@ class EngineCore:
         ranks = config.parallel_config.tensor_parallel_size
         self._threads = threads_for_steps(config.model_config.model, ranks)
         self._is_stepping = False
+
+    def listen(self, listener: Listener | None) -> None:
+        """It gets the record of each step at its end, and of one that failed once the scheduler has started over."""
+        if (self.listener is None) != (listener is None):
+            self.scheduler.record, self.scheduler.kv.pool.events = (StepRecord(), []) if listener else (None, None)
+        self.listener = listener
 
     def add_request(self, request: Request) -> None:
         self.requests[request.request_id] = request
@@ -92,7 +104,7 @@ class EngineCore:
         if index is None:
             self.scheduler.abort(request)
         else:
-            self.scheduler.finish(request, request.sequences[f"{request_id}-{index}"], SequenceStatus.FINISHED_STOPPED)
+            self._finish(request, request.sequences[f"{request_id}-{index}"], SequenceStatus.FINISHED_STOPPED)
         self._forget_finished(request)
 
     def reset_prefix_cache(self) -> None:
@@ -126,8 +138,6 @@ class EngineCore:
 
     def _step(self, made: EngineCoreOutputs) -> None:
         began, began_at = time.perf_counter(), time.time()
-        for observer in self.scheduler.observers:
-            observer.step_began()
         try:
             scheduled, output, gained = self._compute()
         except StepFailedError as failed:  # the requests that took part are lost, those that wait are not
@@ -143,8 +153,7 @@ class EngineCore:
             if seq.seq_id in output.prompt_logprobs and not seq.is_finished():
                 made.prompt_logprobs[self.requests[seq.request_id].key] = output.prompt_logprobs[seq.seq_id]
         num_tokens = self._take_in(scheduled.rows, output, gained, made)
-        for observer in self.scheduler.observers:
-            observer.step_ended(made.outputs)
+        self._report(self._over)
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _note_new(self, scheduled: SchedulerOutput, began_at: float, made: EngineCoreOutputs) -> None:
@@ -180,7 +189,7 @@ class EngineCore:
             if params.extra_args:
                 changed[request] = None
             if ended is not None:
-                self.scheduler.finish(request, seq, ended)
+                self._finish(request, seq, ended)
                 self._forget_finished(request)
         self._masks.begin(changed)
         return num_tokens + (self._advance_beams(logprobs, made) if self.beams else 0)
@@ -196,6 +205,8 @@ class EngineCore:
             request, group, changes = self.requests[request_id], self.beams[request_id], SequenceChanges()
             is_over = group.advance(rows, changes)
             self.apply(changes)
+            if self._over is not None:
+                self._over.ended += [(seq, seq.status) for _, seq, _ in changes.ended]
             if not is_over:
                 made.outputs.append(EngineCoreOutput(request.key, 0, []))
                 continue
@@ -207,6 +218,11 @@ class EngineCore:
                 made.outputs.append(won)
             self._forget_finished(request)
         return len(rows)
+
+    def _finish(self, request: Request, seq: Sequence, status: SequenceStatus) -> None:
+        self.scheduler.finish(request, seq, status)
+        if (record := self._over or self.scheduler.record) is not None:  # a stop string is found behind the step
+            record.ended.append((seq, seq.status))
 
     def _forget_finished(self, request: Request) -> None:
         if request.is_finished():
@@ -224,6 +240,7 @@ class EngineCore:
         """
         if self._fault is not None:
             raise self._dead()
+        self._report(self._over)  # where an error kept it from its end
         launched, self._launched = self._launched, None
         self._taking_part = [] if launched is None else list(launched[0].scheduled_seqs)
         try:
@@ -232,9 +249,14 @@ class EngineCore:
                 assume(self.scheduler, scheduled)
                 self._launched = self._launch()
             output = pending.get_output()
+            came = self.clock()
         except BaseException as error:  # an interrupt, too: blocks may have been promised and not been moved
             self._launched = None
             self.scheduler.start_over()
+            while self._records:
+                if (record := self._records.pop(0)) is not None and len(record.times) == 1:
+                    record.arrived = []  # it was not scheduled: they are the next one's
+                self._report(record)
             if isinstance(error, EngineDeadError):  # a rank has gone
                 self._fault = error
                 raise
@@ -245,7 +267,11 @@ class EngineCore:
                 raise
             raise StepFailedError(error, [seq for seq in self._taking_part if not seq.is_finished()]) from error
         tokens = output.token_ids, output.failures, output.drafts
-        return scheduled, output, self.scheduler.update_from_output(scheduled, *tokens)
+        gained = self.scheduler.update_from_output(scheduled, *tokens)
+        if (record := self._records.pop(0)) is not None:
+            record.times += (came, self.clock())
+            record.token_ids, record.drafts, self._over = output.token_ids, output.drafts, record
+        return scheduled, output, gained
 
     def apply(self, changes: SequenceChanges) -> None:
         for request, parent, child in changes.forked:  # before any parent ends
@@ -255,12 +281,23 @@ class EngineCore:
         for seq in changes.rewritten:
             self.scheduler.rewrite(seq)
 
+    def _report(self, record: StepRecord | None) -> None:
+        self._over = None
+        if record is not None and self.listener is not None:
+            record.times.append(self.clock())
+            self.listener(record)
+
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
+        record = self.scheduler.record
+        self._records.append(record)
+        if record is not None:
+            record.times.append(self.clock())
         scheduled = self.scheduler.schedule()
         self._taking_part += scheduled.scheduled_seqs
+        decided = self.clock()
         pending = self.runner.execute_model(scheduled)
-        for observer in self.scheduler.observers:
-            observer.launched()
+        if record is not None:
+            record.times += (decided, self.clock())
         return scheduled, pending
 
     def _dead(self) -> EngineDeadError:

@@ -18,7 +18,6 @@ from itertools import count
 from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from folovllm.core.observer import Observers
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
 from folovllm.engine.output_processor import OutputProcessor, RequestState
@@ -66,9 +65,8 @@ class LLMEngine(KnowsVLLM):
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
         self.eos_token_ids = ends_of_text(model_config, self.tokenizer)
 
-        self.observers: Observers = []  # called at each event; they come and go between two steps
         self.core = build_engine_core(
-            config, hf_config, self.dtype, self.device, self.eos_token_ids, observers=self.observers, choose=choose,
+            config, hf_config, self.dtype, self.device, self.eos_token_ids, choose=choose,
             group=start_ranks(config, hf_config, self.dtype, self.device),
         )  # fmt: skip
         self.scheduler, self.runner = self.core.scheduler, self.core.runner

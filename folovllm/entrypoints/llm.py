@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from folovllm.core.observer import Attach
 from folovllm.engine.defaults import config_for_llm
 from folovllm.entrypoints.beam_search import BeamSearchOutput, to_output
 from folovllm.entrypoints.chat_template import conversation_to_prompt
@@ -38,8 +37,8 @@ class LLM(KnowsVLLM):
 
     Args:
         model: a Hugging Face hub id, a local folder in that format, or None for the small model that ships here.
-        observers: each is called with the engine before its first step, and adds to `engine.observers` what is to look
-            at it: folovllm.tracing.attach.TraceFile("run.jsonl"), say.
+        observers: each is called with the engine before its first step, and may listen to it from then on:
+            folovllm.tracing.attach.TraceFile("run.gz"), say.
         generation_config: "auto" or None: chat() without parameters draws as the checkpoint's generation_config.json
             says; "vllm": as SamplingParams() says; or a folder with such a file.
         override_generation_config: values that count more than that file's.
@@ -56,7 +55,7 @@ class LLM(KnowsVLLM):
         self,
         model: str | None = None,
         *,
-        observers: Sequence[Attach] = (),
+        observers: Sequence[Callable[[Any], object]] = (),
         generation_config: str | None = None,
         override_generation_config: dict[str, Any] | None = None,
         chat_template: str | None = None,

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from folovllm.bench.metrics import RequestTimes
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.observer import Observers
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.step_record import Listener, StepRecord
 from folovllm.request import Request
 from folovllm.simulator.cost_model import CostModel, StepShape
 from folovllm.simulator.load import Job
@@ -52,14 +52,20 @@ class Replica:
     """
 
     def __init__(self, setup: Setup, cost: CostModel) -> None:
-        self.setup, self.cost, self.observers = setup, cost, Observers()
+        self.setup, self.cost = setup, cost
         sizes, caching = (setup.num_blocks, setup.block_size), setup.enable_prefix_caching
-        kv = KVCacheManager(*sizes, enable_prefix_caching=caching, observers=self.observers)
-        self.scheduler = Scheduler(setup.config, kv, frozenset(), observers=self.observers)
+        kv = KVCacheManager(*sizes, enable_prefix_caching=caching)
+        self.scheduler = Scheduler(setup.config, kv, frozenset())
         self.live: dict[str, Live] = {}
         self.now = self.busy = self._end = 0.0
         self.steps = self.rows = 0
         self._output: SchedulerOutput | None = None
+        self._listener: Listener | None = None
+        self._record: StepRecord | None = None
+
+    def listen(self, listener: Listener) -> None:
+        """It gets the records of the steps to come."""
+        self._listener, self.scheduler.record, self.scheduler.kv.pool.events = listener, StepRecord(), []
 
     def add(self, number: int, job: Job) -> RequestTimes:
         """The request's times, which are complete once it has ended; refused if it can never be served, as by the
@@ -89,6 +95,7 @@ class Replica:
             self._finish_step()
 
     def _begin(self) -> None:
+        self._record = self.scheduler.record
         output = self._output = self.scheduler.schedule()
         shape = StepShape.of(output)
         seconds = self.cost.seconds(*shape) if shape.tokens else 0.0
@@ -96,8 +103,8 @@ class Replica:
         self.steps += 1
         self.busy += seconds
         self.rows += shape.seqs
-        for observer in self.observers:
-            observer.launched()
+        if self._record is not None:
+            self._record.times = [self.now] * 3  # it takes no time to schedule and to launch
 
     def _finish_step(self) -> None:
         """The step is over: its tokens are there."""
@@ -109,6 +116,9 @@ class Replica:
             for seq, count in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)
         ]
         gained = self.scheduler.update_from_output(output, draws)
+        if self._record is not None:
+            self._record.ended = [(seq, status) for seq, status in gained if status is not None]
+            self._record.token_ids = list(draws)
         for seq, status in gained:
             request, arrival, times = self.live[seq.request_id]
             times.arrivals.append(self.now - arrival)
@@ -116,5 +126,6 @@ class Replica:
                 times.num_tokens, times.e2el = len(times.arrivals), times.arrivals[-1]
                 del self.live[seq.request_id]
                 self.scheduler.finish(request, seq, status)
-        for observer in self.observers:
-            observer.step_ended([])
+        if self._record is not None and self._listener is not None:
+            self._record.times += [self.now] * 3
+            self._listener(self._record)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
 
 from folovllm.bench.arrivals import Arrivals
@@ -22,8 +21,7 @@ from folovllm.simulator.cost_model import Roofline
 from folovllm.simulator.load import Job, Load
 from folovllm.simulator.replica import Setup
 from folovllm.simulator.simulator import Simulator
-from folovllm.tracing.attach import make_header
-from folovllm.tracing.tracer import Tracer
+from folovllm.tracing.attach import Tracer, make_header
 from folovllm.tracing.writer import TraceWriter
 from folovllm.utils.checks import check_int
 
@@ -115,7 +113,7 @@ def simulate(cost: Roofline, jobs: list[Job], case: Namespace, goals: dict[str, 
     times = simulator.run(jobs)
     cpu = max(time.process_time() - began, 1e-9)
     for tracer in tracers:
-        tracer.close()
+        tracer.close(simulator.now)
     seconds = max(simulator.now, 1e-12)
     row = load_row(times, seconds, goals)
     if any(job.priority for job in jobs):
@@ -156,7 +154,8 @@ def trace_replicas(simulator: Simulator, path: Path, cost: Roofline, dtype: str)
             texts=False,
         )
         writer = TraceWriter(path if number == 0 else path.with_stem(f"{path.stem}-{number}"))
-        tracers.append(Tracer(writer, replica.scheduler, replica.observers, header, partial(getattr, replica, "now")))
+        tracers.append(Tracer(writer, header, replica.scheduler))
+        replica.listen(tracers[-1])
     return tracers
 
 

@@ -1,4 +1,4 @@
-"""Gives an engine its observers: a tracer, NVTX ranges, and what a caller has besides.
+"""Traces: a file that gets a record of every step of an engine, from its EngineCore.listener.
 
 vLLM: none
 """
@@ -8,21 +8,95 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from folovllm import __version__
-from folovllm.core.observer import Attach
 from folovllm.core.scheduler import Scheduler
+from folovllm.core.step_record import Listener, StepRecord
 from folovllm.tracing.nvtx import attach_nvtx
-from folovllm.tracing.schema import VERSION, Header
-from folovllm.tracing.tracer import Clock, Tracer
-from folovllm.tracing.writer import TraceWriter
+from folovllm.tracing.records import UNTOLD, VERSION, Header, Step, ended_of
+from folovllm.tracing.writer import TraceWriter, encode
 from folovllm.utils.checks import check_bool
 
-EngineT = TypeVar("EngineT")  # LLMEngine, which is on the floor above this one
+EngineT = TypeVar("EngineT")  # LLMEngine
+FIELDS = [each.name for each in fields(Step)]
+WITHOUT_TEXTS: dict[str, Any] = {"prompt": None, "prompt_ids": [], "context": []}
 
 
-def attach(engine: Any, writer: TraceWriter, clock: Clock = time.perf_counter, *, texts: bool = True) -> Tracer:
+class Tracer:
+    """A listener that writes each record, from the header on until close()."""
+
+    def __init__(self, writer: TraceWriter, header: Header, scheduler: Scheduler) -> None:
+        self.writer, self._texts, self._scheduler = writer, header.texts, scheduler
+        self._stop: Callable[[], None] = lambda: None
+        self._is_open = True
+        self._num_steps = 0
+        self._before: dict[str, tuple[Any, str]] = {}  # by field: what it was last, and its JSON
+        writer.write(encode({"type": "header", **asdict(header)}) + "\n")
+
+    def __call__(self, record: StepRecord) -> None:
+        self._num_steps += 1
+        step, line = Step.of(self._num_steps, record), ['{"type":"step"']
+        for name in FIELDS:
+            if value := getattr(step, name):
+                line.append(f',"{name}":{self._json(name, value)}')
+        line.append("}\n")
+        self.writer.write("".join(line))
+
+    def _json(self, name: str, value: Any) -> str:
+        """An encoder takes most of a trace's time. So it is not asked where a field is as in the record before, nor for
+        integers, which are JSON as Python writes them."""
+        if type(value) is int:
+            return str(value)
+        if name == "arrived":
+            value = [asdict(each) | ({} if self._texts else WITHOUT_TEXTS) for each in value]
+        elif name == "token_ids" and not self._texts:
+            value = [None if token is None else UNTOLD for token in value]
+        elif name == "later" and not self._texts:
+            value = {seq_id: [UNTOLD] * len(tokens) for seq_id, tokens in value.items()}
+        before, text = self._before.get(name, (None, ""))
+        if value != before:
+            is_plain = name in ("num_computed_tokens", "token_ids") and None not in value
+            text = str(value) if is_plain else encode(value)
+            self._before[name] = value, text
+        return text
+
+    def close(self, seconds: float | None = None) -> None:
+        """Write the last line; a second call does nothing. seconds: of the clock, where that is not time.time()."""
+        if self._is_open:
+            self._is_open = False
+            record = self._scheduler.record
+            ended = [] if record is None else ended_of(record)
+            self._stop()
+            now = int((time.time() if seconds is None else seconds) * 1e6)
+            last = {"type": "end", "t": now, "finished": self._scheduler.finished_seq_ids, "ended": ended}
+            self.writer.write(encode(last) + "\n")
+            self.writer.close()
+
+
+def listen(core: Any, listener: Listener) -> Callable[[], None]:
+    """`listener` gets the records of an EngineCore's steps, behind whoever got them before, until what this returns is
+    called."""
+    before, is_on = core.listener, True
+
+    def both(record: StepRecord) -> None:
+        if before is not None:
+            before(record)
+        if is_on:
+            listener(record)
+
+    def stop() -> None:
+        nonlocal is_on
+        is_on = False
+        if core.listener is both:
+            core.listen(before)
+
+    core.listen(both)
+    return stop
+
+
+def attach(engine: Any, writer: TraceWriter, *, texts: bool = True) -> Tracer:
     """Trace `engine`, which should be idle, until close() of what this returns. texts: prompts and token ids, too."""
     header = make_header(
         engine.scheduler,
@@ -34,7 +108,9 @@ def attach(engine: Any, writer: TraceWriter, clock: Clock = time.perf_counter, *
         tokenizer=engine.config.model_config.tokenizer,
         texts=texts,
     )
-    return Tracer(writer, engine.scheduler, engine.observers, header, clock)
+    tracer = Tracer(writer, header, engine.scheduler)
+    tracer._stop = listen(engine.core, tracer)
+    return tracer
 
 
 class TraceFile:
@@ -66,9 +142,9 @@ def make_engine(
     *,
     texts: bool,
     nvtx: bool = False,
-    observers: Iterable[Attach] = (),
+    observers: Iterable[Callable[[Any], object]] = (),
 ) -> tuple[EngineT, Tracer | None]:
-    """An engine by `make`, with its observers, and traced into the file `trace` if there is one. A path that cannot
+    """An engine by `make`, shown to `observers`, and traced into the file `trace` if there is one. A path that cannot
     be written is refused before the engine is made.
 
     Raises:
@@ -93,7 +169,6 @@ def make_header(scheduler: Scheduler, **facts: Any) -> Header:
     return Header(
         version=VERSION,
         made_by=f"folovllm {__version__}",
-        started=time.time(),
         num_blocks=kv.num_blocks,
         block_size=kv.block_size,
         num_swap_blocks=kv.num_swap_blocks,

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from folovllm.tracing.reader import Trace
-from folovllm.tracing.replay import ENDED, PREEMPTED, RUNNING, SWAPPED, WAITING, Replay, Row
-from folovllm.tracing.schema import StepRecord
+from folovllm.tracing.records import Row, Step, Trace, rows_of
 
 KINDS = ("waiting", "prefill", "decode", "idle", "preempted", "swapped")
-_RESTING = {WAITING: "waiting", PREEMPTED: "preempted", SWAPPED: "swapped", RUNNING: "idle"}
 
 
 @dataclass(slots=True)
@@ -36,15 +33,21 @@ class Segment:
 class Lane:
     number: int
     request: int
+    """Its number, as Trace.walk() has it; -1 where it came before the trace."""
     id: str
+    born: int
+    """In which step it is seen first: its place in the trace."""
     arrival: int | None
-    """Microseconds; None where the request came before the trace."""
+    """As Step.t; None where the request came before the trace."""
     segments: list[Segment] = field(default_factory=list)
     reason: str | None = None
     ended_at: int | None = None
     """The step after which it had ended."""
     found: int = 0
     """Tokens that it did not have to compute, over its whole life."""
+    _resting: str = "waiting"
+    """What it does in a step that computes nothing of it."""
+    _computed: int = 0
     _bounds: list[tuple[int, int]] = field(default_factory=list)
 
     def when(self, segment: Segment) -> tuple[int, int]:
@@ -54,59 +57,73 @@ class Lane:
             begin = min(begin, self.arrival)
         return begin, self._bounds[segment.last][1]
 
+    def extend(self, place: int, row: Row | None) -> None:
+        """One step more."""
+        if row is None:
+            kind, start, num_tokens = self._resting, self._computed, 0
+        else:
+            kind, start, num_tokens = "prefill" if row.kind == "fork" else row.kind, row.start, row.num_tokens
+            self._resting, self._computed = "idle", start + num_tokens
+        last = self.segments[-1] if self.segments else None
+        # Chunks of a prompt stay apart, so that each is seen, and so does a step that brought several tokens.
+        is_apart = (
+            kind == "prefill" or num_tokens > 1 or (last is not None and last.num_tokens > last.last - last.first + 1)
+        )
+        if last is not None and last.kind == kind and last.last == place - 1 and not is_apart:
+            last.last = place
+            last.num_tokens += num_tokens
+        else:
+            self.segments.append(Segment(kind, place, place, start, num_tokens))
 
-def bounds(steps: list[StepRecord]) -> list[tuple[int, int]]:
+
+def bounds(steps: list[Step]) -> list[tuple[int, int]]:
     """When each step has the floor: from its begin to the begin of the next, the last one to its end."""
     ends = [step.t for step in steps[1:]] + [step.t + sum(step.times) for step in steps[-1:]]
     return [(step.t, max(step.t, end)) for step, end in zip(steps, ends, strict=True)]
 
 
 def lanes_of(trace: Trace) -> list[Lane]:
-    """In the order of their numbers, which is that in which they came. Steps of segments are places in trace.steps."""
-    replay, lanes = Replay(), dict[int, Lane]()
-    places = bounds(trace.steps)
-    alive: dict[int, Lane] = {}
-    for place, (record, rows) in enumerate(replay.run(trace.steps)):
-        for number, request, seq_id in record.seqs:
-            arrival = replay.requests.get(request)
-            lane = Lane(number, request, seq_id, arrival.t if arrival else None, _bounds=places)
-            alive[number] = lanes[number] = lane
-        for number, num_tokens in record.found:
-            lanes[number].found += num_tokens
-        for number, reason in record.left:
-            if number in alive:
-                gone = alive.pop(number)
-                gone.reason, gone.ended_at = reason, place - 1
-        busy = {row.seq.number: row for row in rows}
-        for number, lane in alive.items():
-            _extend(lane, place, busy.get(number), replay)
-        for number, reason in record.ended:
-            if number in alive:
-                ended = alive.pop(number)
-                ended.reason, ended.ended_at = reason, place
-    for number, reason in trace.end.ended if trace.end else ():
-        if number in alive:
-            alive[number].reason, alive[number].ended_at = reason, len(places) - 1
-    return [lanes[number] for number in sorted(lanes)]
+    """In the order in which they came. Steps of segments are places in trace.steps."""
+    places, arrivals = bounds(trace.steps), list[int]()
+    lanes, by_id, alive = list[Lane](), dict[tuple[int, str], Lane](), dict[int, Lane]()
+    for place, record, numbers in trace.walk():
+        arrivals.extend(arrival.t for arrival in record.arrived)
 
+        def lane_of(seq_id: str, place: int = place, numbers: dict[str, int] = numbers) -> Lane:
+            request = numbers.get(seq_id.rpartition("-")[0], -1)
+            if (lane := by_id.get((request, seq_id))) is None:
+                arrival = arrivals[request] if request >= 0 else None
+                lane = by_id[request, seq_id] = Lane(len(lanes), request, seq_id, place, arrival, _bounds=places)
+                alive[lane.number] = lane
+                lanes.append(lane)
+            return lane
 
-def _extend(lane: Lane, place: int, row: Row | None, replay: Replay) -> None:
-    """One step more."""
-    seq = replay.seqs[lane.number]
-    if seq.status == ENDED:
-        return
-    if row is None:
-        kind, start, num_tokens = _RESTING[seq.status], seq.computed, 0
-    else:
-        kind = "prefill" if row.kind == "fork" else row.kind
-        start, num_tokens = row.start, row.num_tokens
-    last = lane.segments[-1] if lane.segments else None
-    # Chunks of a prompt stay apart, so that each is seen, and so does a step that brought several tokens.
-    is_apart = (
-        kind == "prefill" or num_tokens > 1 or (last is not None and last.num_tokens > last.last - last.first + 1)
-    )
-    if last is not None and last.kind == kind and last.last == place - 1 and not is_apart:
-        last.last = place
-        last.num_tokens += num_tokens
-    else:
-        lane.segments.append(Segment(kind, place, place, start, num_tokens))
+        def end(seq_id: str, reason: str, at: int) -> None:
+            if alive.pop((lane := lane_of(seq_id)).number, None):
+                lane.reason, lane.ended_at = reason, at
+
+        for arrival in record.arrived:
+            lane_of(f"{arrival.id}-0")
+        for seq_id, found in record.admitted:
+            lane_of(seq_id)._resting, lane_of(seq_id).found = "idle", lane_of(seq_id).found + found
+            lane_of(seq_id)._computed = found
+        for seq_id in record.resumed:
+            lane_of(seq_id)._resting = "idle"
+        for parent, child in record.branched:
+            lane_of(child)._resting, lane_of(child)._computed = "idle", lane_of(parent)._computed
+        for seq_id, how in record.preempted:
+            lane_of(seq_id)._resting = "swapped" if how == "swap" else "preempted"
+            lane_of(seq_id)._computed *= how == "swap"
+        for seq_id in record.finished:
+            end(seq_id, dict(record.ended).get(seq_id, "abort"), place - 1)
+        busy = {lane_of(row.seq_id).number: row for row in rows_of(record)}
+        for lane in alive.values():
+            lane.extend(place, busy.get(lane.number))
+            if record.failed and lane._resting != "waiting":
+                lane._resting, lane._computed = "preempted", 0
+        for seq_id, reason in record.ended:
+            end(seq_id, reason, place)
+    for lane in alive.values():
+        if trace.end is not None and lane.id in trace.end.finished:
+            lane.reason, lane.ended_at = dict(trace.end.ended).get(lane.id, "abort"), len(places) - 1
+    return lanes

@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -23,17 +24,10 @@ from itertools import zip_longest
 from typing import Any
 
 from folovllm.tracing.lanes import KINDS, Lane, lanes_of
-from folovllm.tracing.reader import Trace
-from folovllm.tracing.schema import StepRecord
-from folovllm.tracing.summary import Latency, latencies, num_drawn, percentile
+from folovllm.tracing.records import Trace, blocks_of, num_drawn, rows_of
+from folovllm.tracing.summary import Latency, latencies, percentile, prefilled
 
 SCRIPTS = ("data", "words", "paint", "timeline", "charts", "blocks", "texts", "latencies", "main")
-
-# Of a record, what the page needs beyond the columns of `steps`: the names as in the record.
-_NEWS = (
-    "seqs", "left", "preempted", "resumed", "branched", "found", "prefill", "forks", "tables", "copies", "swapped_out",
-    "swapped_in", "kept", "evicted", "forgotten", "restarted", "first", "drafted", "later", "ended", "failed",
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -49,8 +43,8 @@ class Said:
 class Texts:
     prompts: dict[int, str]
     """By request: its beginning."""
-    said: dict[int, Said]
-    """By sequence. A beam is not in it: the search decides later which tokens it has."""
+    said: dict[tuple[int, str], Said]
+    """By request and sequence. A beam is not in it: the search decides later which tokens it has."""
 
 
 def make_page(traces: Sequence[Trace], texts: Sequence[Texts | None] = ()) -> str:
@@ -85,8 +79,7 @@ def page_data(trace: Trace, texts: Texts | None = None) -> dict[str, Any]:
     """What the scripts get of a trace. Sequences are lanes by number; steps are places in `steps`, and
     `number` has what each is called."""
     steps, lanes, times = trace.steps, lanes_of(trace), latencies(trace)
-    arrivals = [arrival for step in steps for arrival in step.arrived]
-    header = trace.header
+    header, origin = trace.header, trace.origin
     names = ("clock", "model", "device", "dtype", "num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
     return {
         "name": trace.name,
@@ -94,30 +87,36 @@ def page_data(trace: Trace, texts: Texts | None = None) -> dict[str, Any]:
         "header": {name: getattr(header, name) for name in names},
         "requests": [
             {
-                **{name: getattr(arrival, name) for name in ("id", "t", "prompt_tokens")},
-                "number": arrival.request,
-                "prompt": texts.prompts.get(arrival.request) if texts else arrival.prompt,
-                **_latency(times[arrival.request]),
+                "id": arrival.id,
+                "t": arrival.t - origin,
+                "prompt_tokens": arrival.prompt_tokens,
+                "number": number,
+                "prompt": texts.prompts.get(number) if texts else arrival.prompt,
+                **_latency(times[number]),
             }
-            for arrival in arrivals
+            for number, arrival in enumerate(arrival for step in steps for arrival in step.arrived)
         ],
         "lanes": [_lane(lane) for lane in lanes],
-        "texts": {number: {"runs": _runs(said.steps), "pieces": said.pieces} for number, said in texts.said.items()}
+        "texts": {
+            lane.number: {"runs": _runs(said.steps), "pieces": said.pieces}
+            for lane in lanes
+            if (said := texts.said.get((lane.request, lane.id)))
+        }
         if texts
         else None,
         "steps": {
             "number": [step.step for step in steps],
-            "t": [step.t for step in steps],
+            "t": [step.t - origin for step in steps],
             "times": [took for step in steps for took in step.times],
-            "prefill": [sum(num for _, _, num in step.prefill) for step in steps],
-            "decode": _decoding(steps),
+            "prefill": [sum(row.num_tokens for row in prefilled(step)) for step in steps],
+            "decode": [sum(row.kind == "decode" for row in rows_of(step)) for step in steps],
             "free": [step.free for step in steps],
             "findable": [step.findable for step in steps],
             "waiting": [step.waiting for step in steps],
             "swapped": [step.swapped for step in steps],
             "drawn": [num_drawn(step) for step in steps],
         },
-        "news": [_news(step) for step in steps],
+        "news": _news(trace, lanes),
     }
 
 
@@ -151,20 +150,64 @@ def _runs(steps: list[int]) -> list[int]:
     return runs
 
 
-def _decoding(steps: list[StepRecord]) -> list[int]:
-    """How many sequences decode in each step."""
-    counts, last = [], 0
-    for step in steps:
-        if step.decode is not None:
-            last = len(step.decode)
-        elif step.restarted:
-            last = 0
-        counts.append(last)
-    return counts
+def _news(trace: Trace, lanes: list[Lane]) -> list[dict[str, Any]]:
+    """Of each step what happened, with lanes by their numbers, and of block tables what has changed."""
+    number = {(lane.request, lane.id): lane.number for lane in lanes}
+    born = defaultdict(list)
+    for lane in lanes:
+        born[lane.born].append([lane.number])
+    before: dict[int, list[int]] = {}
+    restarted, ended, found = False, set[int](), []
+    for (place, step, requests), (_, tables, _) in zip(trace.walk(), blocks_of(trace), strict=True):
+
+        def of(seq_id: str, requests: dict[str, int] = requests) -> int:
+            return number[requests.get(seq_id.rpartition("-")[0], -1), seq_id]
+
+        now = {of(seq_id): table for seq_id, table in tables.items()}
+        why = dict(step.ended)
+        ends = [(of(seq_id), why[seq_id]) for seq_id in why if seq_id not in step.finished]  # the others left before it
+        news = {
+            "seqs": born[place],
+            "left": [
+                (of(seq_id), dict(step.ended).get(seq_id, "abort"))
+                for seq_id in step.finished
+                if of(seq_id) not in ended
+            ],
+            "preempted": [(of(seq_id), how) for seq_id, how in step.preempted],
+            "resumed": [of(seq_id) for seq_id in step.resumed],
+            "branched": [(of(parent), of(child)) for parent, child in step.branched],
+            "forks": [(of(parent), of(child)) for parent, child in step.forks],
+            "found": [(of(seq_id), count) for seq_id, count in step.admitted if count],
+            "prefill": [(of(row.seq_id), row.start, row.num_tokens) for row in prefilled(step)],
+            "tables": _changed(before, now),
+            "copies": step.copies,
+            "swapped_out": step.swapped_out,
+            "kept": step.stored,
+            "evicted": step.removed,
+            "forgotten": step.cleared,
+            "restarted": restarted,
+            "drafted": [(of(seq_id), count) for seq_id, count in step.drafted.items()],
+            "later": [(of(seq_id), token) for seq_id, tokens in step.later.items() for token in tokens],
+            "ended": ends,
+            "failed": step.failed,
+        }
+        ended.update(lane for lane, _ in ends)
+        before, restarted = {} if step.failed else now, step.failed
+        found.append({name: value for name, value in news.items() if value})
+    return found
 
 
-def _news(step: StepRecord) -> dict[str, Any]:
-    return {name: value for name in _NEWS if (value := getattr(step, name))}
+def _changed(before: dict[int, list[int]], now: dict[int, list[int]]) -> list[tuple[int, int, list[int]]]:
+    """(lane, place, blocks): from that place on, its table is these blocks. One that is the same list is not read."""
+    changed: list[tuple[int, int, list[int]]] = [(lane, 0, []) for lane in before if lane not in now]
+    for lane, table in now.items():
+        old = before.get(lane, [])
+        if table is not old:
+            same = next(
+                (i for i, (a, b) in enumerate(zip(old, table, strict=False)) if a != b), min(len(old), len(table))
+            )
+            changed.append((lane, same, table[same:]))
+    return changed
 
 
 def _asset(name: str) -> str:

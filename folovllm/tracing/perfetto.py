@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from folovllm.tracing.lanes import lanes_of
-from folovllm.tracing.reader import Trace
-from folovllm.tracing.schema import PARTS, StepRecord
-from folovllm.tracing.summary import num_drawn
+from folovllm.tracing.records import PARTS, Step, Trace, num_drawn
+from folovllm.tracing.summary import prefilled
 
 ENGINE, SEQUENCES = 1, 2
 
@@ -55,10 +54,10 @@ def events(trace: Trace) -> Iterator[Event]:
             yield _span(segment.kind, SEQUENCES, lane.number + 1, begin, end, args)
 
 
-def _step(record: StepRecord, num_blocks: int, track: int) -> Iterator[Event]:
+def _step(record: Step, num_blocks: int, track: int) -> Iterator[Event]:
     begin, end = record.t, record.t + sum(record.times)
     facts = {
-        "prefill tokens": sum(num for _, _, num in record.prefill),
+        "prefill tokens": sum(row.num_tokens for row in prefilled(record)),
         "drawn": num_drawn(record),
     }
     yield _span(f"step {record.step}", ENGINE, track, begin, end, facts)

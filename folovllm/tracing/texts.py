@@ -16,8 +16,7 @@ from typing import Any
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.tracing.page import Said, Texts
-from folovllm.tracing.reader import Trace
-from folovllm.tracing.replay import Replay
+from folovllm.tracing.records import Arrival, Trace, num_drawn, rows_of
 
 MOST_TOKENS = 200_000
 """Of a trace with more, a page shows no texts: it would be too large for a browser."""
@@ -36,7 +35,7 @@ def find_tokenizer(trace: Trace, name: str | None = None) -> Any:
     """
     if not trace.header.texts:
         raise NoTextsError(f"trace {trace.name} was written without texts: --trace-texts writes them")
-    num_tokens = sum(len(step.tokens) + len(step.first) + len(step.later) for step in trace.steps)
+    num_tokens = sum(map(num_drawn, trace.steps))
     if num_tokens > MOST_TOKENS:
         raise NoTextsError(f"trace {trace.name} has {num_tokens:,} tokens; a page shows texts of {MOST_TOKENS:,}")
     name = name or trace.header.tokenizer or trace.header.model
@@ -52,29 +51,30 @@ def find_tokenizer(trace: Trace, name: str | None = None) -> Any:
 
 def texts_of(trace: Trace, tokenizer: SupportsDecode) -> Texts:
     """All of them. Special tokens are left out, and so is nothing else: also what comes after a stop string."""
-    texts, open_ = Texts({}, {}), dict[int, IncrementalDetokenizer]()
-    replay = Replay()
-    for place, (record, rows) in enumerate(replay.run(trace.steps)):
+    texts, open_ = Texts({}, {}), dict[tuple[int, str], IncrementalDetokenizer]()
+    arrivals: list[Arrival] = []
+    for place, record, numbers in trace.walk():
         for arrival in record.arrived:
             prompt = arrival.prompt
             if prompt is None and arrival.prompt_ids:
                 prompt = tokenizer.decode(arrival.prompt_ids, skip_special_tokens=False)
             if prompt is not None:
-                texts.prompts[arrival.request] = prompt
-        for row in rows:
-            number = row.seq.number
-            if row.token is None or row.token < 0:
+                texts.prompts[len(arrivals)] = prompt
+            arrivals.append(arrival)
+        for row in rows_of(record):
+            if not row.token_ids or row.token_ids[0] < 0:
                 continue
-            decoder = open_.get(number)
-            if decoder is None:
-                arrived = replay.requests.get(row.seq.request)
-                context = arrived.context if arrived else []
-                decoder = open_[number] = IncrementalDetokenizer(tokenizer, context, skip_special_tokens=True)
-                texts.said[number] = Said()
-            for token in (row.token, *row.later):
-                texts.said[number].steps.append(place)
-                texts.said[number].pieces.append(decoder.add(token))
-        for number, _ in (*record.left, *record.ended):
-            if number in open_:
-                texts.said[number].pieces[-1] += open_.pop(number).finish()
+            request = numbers.get(row.request_id, -1)
+            name = request, row.seq_id
+            if name not in texts.said:
+                context = arrivals[request].context if request >= 0 else []
+                open_[name] = IncrementalDetokenizer(tokenizer, context, skip_special_tokens=True)
+                texts.said[name] = Said()
+            for token in row.token_ids if name in open_ else ():
+                texts.said[name].steps.append(place)
+                texts.said[name].pieces.append(open_[name].add(token))
+        for seq_id in (*record.finished, *(seq_id for seq_id, _ in record.ended)):
+            name = numbers.get(seq_id.rpartition("-")[0], -1), seq_id
+            if name in open_:
+                texts.said[name].pieces[-1] += open_.pop(name).finish()
     return texts

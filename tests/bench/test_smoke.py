@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from folovllm.bench.command import BENCHES
-from folovllm.tracing.reader import read_trace
+from folovllm.tracing.records import read_trace
 from tests.bench.support import report, run
 from tests.helpers import make_hf_folder
 from workshop.bench.__main__ import MAKERS, build_parser
@@ -125,8 +125,8 @@ def test_bad_input_is_one_line_and_exit_2(argv: list[str], text: str, capsys: py
 
 
 def test_a_benchmark_with_an_engine_writes_its_steps(tmp_path: Path) -> None:
-    assert run(["decode", *COMMANDS["decode"], "--trace", str(tmp_path / "run.jsonl")]) == 0
-    assert len(read_trace(tmp_path / "run.jsonl").steps) > 1
+    assert run(["decode", *COMMANDS["decode"], "--trace", str(tmp_path / "run.gz")]) == 0
+    assert len(read_trace(tmp_path / "run.gz").steps) > 1
 
 
 def test_sampling_is_compared_on_the_requests_of_a_preset(tmp_path: Path) -> None:

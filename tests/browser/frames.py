@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from folovllm.tracing.page import make_page
-from folovllm.tracing.reader import read_trace
+from folovllm.tracing.records import read_trace
 from tests.browser.chromium import Chromium
 from tests.tracing.support import Simulated
 
@@ -50,12 +50,12 @@ def make_trace(path: Path, num_steps: int = STEPS, num_seqs: int = SEQS) -> None
             prompt = [draw.randrange(50)] * 32 + [draw.randrange(1000) for _ in range(draw.randrange(10, 300))]
             load.add(f"r{next(names)}", prompt, draw.randrange(20, 600))
         load.step()
-    load.tracer.close()
+    load.close()
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        trace, page = Path(folder) / "run.jsonl", Path(folder) / "run.html"
+        trace, page = Path(folder) / "run.gz", Path(folder) / "run.html"
         make_trace(trace)
         page.write_text(make_page([read_trace(trace)]), encoding="utf-8")
         print(f"trace {trace.stat().st_size / 1e6:.1f} MB, page {page.stat().st_size / 1e6:.1f} MB")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from folovllm.tracing.page import make_page
-from folovllm.tracing.reader import read_trace
+from folovllm.tracing.records import read_trace
 from tests.browser.chromium import Chromium, find_chromium
 from tests.tracing.support import Simulated
 
@@ -34,16 +34,16 @@ def browser() -> Iterator[Chromium]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """`one`: three requests and a fork that copies a block; `two`: it and a shorter run."""
     folder = tmp_path_factory.mktemp("pages")
-    load = Simulated(folder / "long.jsonl", num_blocks=30)
+    load = Simulated(folder / "long.gz", num_blocks=30)
     load.add("a", [1] * 20, 8, n=2)
     load.add(HOSTILE, [1] * 100, 3)
     load.step()
     load.add("c", [1] * 20, 4)
     load.run()
-    short = Simulated(folder / "short.jsonl", num_blocks=30)
+    short = Simulated(folder / "short.gz", num_blocks=30)
     short.add("a", [1] * 20, 3)
     short.run()
-    traces = {name: read_trace(folder / f"{name}.jsonl") for name in ("long", "short")}
+    traces = {name: read_trace(folder / f"{name}.gz") for name in ("long", "short")}
     for name, shown in (("one", [traces["long"]]), ("two", [traces["long"], traces["short"]])):
         (folder / f"{name}.html").write_text(make_page(shown), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in ("one", "two")}
@@ -261,11 +261,11 @@ def test_on_a_phone_every_label_can_be_read(browser: Chromium, pages: dict[str, 
 
 
 def test_zooming_shows_a_part_and_keeps_the_step_in_it(browser: Chromium, tmp_path: Path) -> None:
-    load = Simulated(tmp_path / "long.jsonl")
+    load = Simulated(tmp_path / "long.gz")
     load.add("a", [1], 400)
     load.run()
     page = tmp_path / "long.html"
-    page.write_text(make_page([read_trace(tmp_path / "long.jsonl")]), encoding="utf-8")
+    page.write_text(make_page([read_trace(tmp_path / "long.gz")]), encoding="utf-8")
     browser.open(page, "lang=en&step=201")
     browser.press("+")
     browser.press("+")

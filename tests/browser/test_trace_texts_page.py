@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from folovllm.tracing.page import make_page
-from folovllm.tracing.reader import read_trace
+from folovllm.tracing.records import read_trace
 from folovllm.tracing.texts import texts_of
 from tests.browser.chromium import Chromium, find_chromium
 from tests.tracing.support import Simulated
@@ -39,10 +39,10 @@ def browser() -> Iterator[Chromium]:
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
-    load = Simulated(tmp_path / "run.jsonl")
+    load = Simulated(tmp_path / "run.gz")
     load.add("a", [1], 3)
     load.run()
-    trace = read_trace(tmp_path / "run.jsonl")
+    trace = read_trace(tmp_path / "run.gz")
     path = tmp_path / "run.html"
     path.write_text(make_page([trace], [texts_of(trace, HostileWords())]), encoding="utf-8")
     return path

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, SamplingParams
-from folovllm.core.observer import EngineObserver
-from folovllm.entrypoints.cli.chat import _Keys
+from folovllm.entrypoints.cli.chat import hide_keys
 from tests.cli.support import run
 
 termios = pytest.importorskip("termios")
@@ -26,16 +25,14 @@ def test_what_is_typed_during_an_answer_is_not_shown(model: str, monkeypatch: py
     def is_shown() -> bool:
         return bool(termios.tcgetattr(screen)[3] & termios.ECHO)
 
-    class Look(EngineObserver):
-        def launched(self) -> None:
-            seen.append(is_shown())
-
     with open(screen, encoding="utf-8", closefd=False) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         llm = LLM(model)
-        llm.engine.observers += [_Keys(), Look()]
+        hide_keys(llm.engine)
+        llm.engine.core.listen(lambda record: seen.append(is_shown()))
         assert is_shown()
-        llm.generate("hello", SamplingParams(max_tokens=3, ignore_eos=True))
+        for _ in llm.engine.generate_stream("hello", SamplingParams(max_tokens=3, ignore_eos=True)):
+            pass
         assert (seen, is_shown()) == ([False] * 3, True)
         stream = llm.engine.generate_stream("hello", SamplingParams(max_tokens=3, ignore_eos=True))
         next(stream)

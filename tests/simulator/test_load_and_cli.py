@@ -50,7 +50,7 @@ def test_every_preset_is_answered(tmp_path: Path, load: str):
 
 
 def test_a_trace_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    trace = tmp_path / "run.jsonl"
+    trace = tmp_path / "run.gz"
     assert main([*SMALL, "--request-rate", "9", "--num-kv-blocks", "400", "--trace", str(trace)]) == 0
     capsys.readouterr()
     assert main(["trace", "info", str(trace), "--json"]) == 0
@@ -59,8 +59,8 @@ def test_a_trace_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_each_replica_has_a_trace_of_its_own(tmp_path: Path):
-    assert main([*SMALL, "--request-rate", "9", "--replicas", "2", "--trace", str(tmp_path / "run.jsonl")]) == 0
-    assert sorted(file.name for file in tmp_path.glob("*.jsonl")) == ["run-1.jsonl", "run.jsonl"]
+    assert main([*SMALL, "--request-rate", "9", "--replicas", "2", "--trace", str(tmp_path / "run.gz")]) == 0
+    assert sorted(file.name for file in tmp_path.glob("*.gz")) == ["run-1.gz", "run.gz"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_each_replica_has_a_trace_of_its_own(tmp_path: Path):
         (["--urgent", "2"], "urgent must be a share"),
         (["--model", "llama-3.1-70b"], "whose weights take 141 GB"),
         (["--goodput", "speed:3"], "goodput must be of ttft:MS"),
-        (["--request-rate", "1", "2", "--trace", "x.jsonl"], "trace must be of one simulation"),
+        (["--request-rate", "1", "2", "--trace", "x.gz"], "trace must be of one simulation"),
     ],
 )
 def test_a_wrong_option_is_one_line_with_its_name(options: list[str], message: str, capsys: pytest.CaptureFixture[str]):

@@ -9,16 +9,14 @@ from typing import Any
 from folovllm.config import SchedulerConfig
 from folovllm.core.group_tables import held_blocks
 from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.observer import Observers
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.step_record import StepRecord
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
-from folovllm.tracing.attach import make_header
-from folovllm.tracing.replay import Replay, Row
-from folovllm.tracing.schema import StepRecord
-from folovllm.tracing.tracer import Tracer
+from folovllm.tracing.attach import Tracer, make_header
+from folovllm.tracing.records import Step, rows_of
 from folovllm.tracing.writer import TraceWriter
 
 BLOCK_SIZE = 16
@@ -38,26 +36,28 @@ class Simulated:
             enable_chunked_prefill=True,
             long_prefill_token_threshold=0,
         )
-        observers = Observers()
         kv = KVCacheManager(
-            num_blocks, BLOCK_SIZE, num_blocks, enable_prefix_caching=True, observers=observers,
+            num_blocks, BLOCK_SIZE, num_blocks, enable_prefix_caching=True,
             groups=KVCacheGroups(windows, (), BLOCK_SIZE, budget),
         )  # fmt: skip
-        self.scheduler = Scheduler(config, kv, frozenset(), observers=observers)
+        self.scheduler = Scheduler(config, kv, frozenset())
         self.now, self.step_seconds = 0.0, 0.01
         facts = {"model": "none", "device": "none", "dtype": "none", "preemption_mode": "auto", "clock": "simulated"}
         header = make_header(self.scheduler, **facts)
-        self.tracer = Tracer(TraceWriter(path), self.scheduler, observers, header, lambda: self.now)
+        self.tracer = Tracer(TraceWriter(path), header, self.scheduler)
+        self.scheduler.record, self.scheduler.kv.pool.events = StepRecord(), []
         self.requests: dict[str, Request] = {}
 
     def add(self, request_id: str, prompt: list[int], max_tokens: int, **params: object) -> None:
-        request = Request(request_id, None, prompt, SamplingParams(max_tokens=max_tokens, **params))  # type: ignore[arg-type]
+        sampling = SamplingParams(max_tokens=max_tokens, **params)  # type: ignore[arg-type]
+        request = Request(request_id, None, prompt, sampling, arrival_time=self.now)
         self.requests[request_id] = request
         self.scheduler.add_request(request)
 
     def step(self) -> None:
+        record = self.scheduler.record
         output = self.scheduler.schedule()
-        self.tracer.launched()
+        record.times = [self.now] * 3  # it takes no time to schedule and to launch
         self.now += self.step_seconds
         tokens = [7 if seq.num_computed_tokens + n >= seq.get_len() else None
                   for seq, n in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)]  # fmt: skip
@@ -66,12 +66,18 @@ class Simulated:
         for seq, ended in gained:
             if ended is not None:
                 self.scheduler.finish(self.requests[seq.request_id], seq, ended)
-        self.tracer.step_ended([])
+        record.token_ids = tokens
+        record.ended = [(seq, ended) for seq, ended in gained if ended is not None]
+        record.times += [self.now] * 3
+        self.tracer(record)
 
     def run(self) -> None:
         while self.scheduler.has_unfinished_requests():
             self.step()
-        self.tracer.close()
+        self.close()
+
+    def close(self) -> None:
+        self.tracer.close(self.now)
 
 
 class Books:
@@ -102,12 +108,15 @@ class Books:
         scheduler.schedule = look  # type: ignore[method-assign]
 
 
-def check_replay(replay: Replay, record: StepRecord, rows: list[Row], books: dict[str, Any], num_blocks: int) -> None:
-    """After a record, a replay has the tables, the rows and the blocks that the books have."""
-    assert {seq.id: seq.table for seq in replay.seqs.values() if seq.table} == books["tables"]
-    assert replay.findable == books["findable"]
-    assert num_blocks - len(replay.owners()) == record.free == books["free"]
+def check_step(
+    record: Step, tables: dict[str, list[int]], findable: set[int], books: dict[str, Any], num_blocks: int
+) -> None:
+    """A record and what blocks_of() gives with it have the tables, the rows and the blocks that the books have."""
+    assert tables == books["tables"]
+    assert findable == books["findable"]
+    assert num_blocks - len({block for table in tables.values() for block in table}) == record.free == books["free"]
     assert [tuple(pair) for pair in record.copies] == books["copies"]
-    computing = [row for row in rows if row.kind != "fork"]
-    assert {row.seq.id: row.start for row in computing} == books["starts"]
-    assert {row.seq.id: row.num_tokens - len(row.later) for row in computing} == books["nums"]
+    computing = [row for row in rows_of(record) if row.kind != "fork"]
+    assert {row.seq_id: row.start for row in computing} == books["starts"]
+    accepted = {row.seq_id: len(record.later.get(row.seq_id, ())) for row in computing}
+    assert {row.seq_id: row.num_tokens - accepted[row.seq_id] for row in computing} == books["nums"]

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,7 @@ from folovllm.entrypoints.cli.main import main
 from folovllm.entrypoints.cli.watch import FINDABLE, FREE, OWNED, SHARED, Watcher
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.page import make_page
-from folovllm.tracing.reader import read_trace
+from folovllm.tracing.records import read_trace
 from tests.m6.support import caching_engine
 from tests.tracing.support import Simulated
 
@@ -24,19 +25,19 @@ needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Lin
 
 @pytest.fixture
 def trace(tmp_path) -> Path:
-    load = Simulated(tmp_path / "sim.jsonl")
+    load = Simulated(tmp_path / "sim.gz")
     load.add("a", [1] * 20, 4)
     load.add("b", [1] * 30, 3, n=2)
     load.run()
-    return tmp_path / "sim.jsonl"
+    return tmp_path / "sim.gz"
 
 
 def test_generate_writes_a_trace_and_names_it(text_model_folder, tmp_path, capsys) -> None:
-    path = tmp_path / "run.jsonl"
+    path = tmp_path / "run.gz"
     options = ["--model", str(text_model_folder), "--max-tokens", "3", "--temperature", "0"]
     assert main(["generate", "hello", *options, "--trace", str(path)]) == 0
     assert f"folovllm trace view {path}" in capsys.readouterr().err
-    assert [len(step.tokens) + len(step.first) for step in read_trace(path).steps] == [1, 1, 1]
+    assert [step.seq_ids for step in read_trace(path).steps] == [["stream-0-0"]] * 3
 
 
 @needs_full
@@ -102,7 +103,8 @@ def test_cells_tell_what_a_block_is_to_the_sequences(text_model_folder) -> None:
 def test_the_view_shows_text_as_it_is(text_model_folder) -> None:
     engine = caching_engine(text_model_folder)
     watcher = Watcher()
-    watcher._texts = {"[red]a": "[bold]x\x1b[2J " + "字" * 80}
+    engine.tokenizer = SimpleNamespace(decode=lambda ids: "[bold]x\x1b[2J " + "字" * 80)
+    watcher._tokens = {"[red]a": [1]}
     console = Console(file=io.StringIO(), width=60)
     console.print(watcher.view(engine, 56))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
@@ -124,9 +126,9 @@ def test_view_writes_beside_the_trace(trace, capsys) -> None:
 
 
 def test_a_trace_without_a_step_has_no_page(tmp_path, capsys) -> None:
-    Simulated(tmp_path / "sim.jsonl")
-    assert main(["trace", "view", str(tmp_path / "sim.jsonl")]) == 2
-    assert "trace sim.jsonl has no step yet" in capsys.readouterr().err
+    Simulated(tmp_path / "sim.gz")
+    assert main(["trace", "view", str(tmp_path / "sim.gz")]) == 2
+    assert "trace sim.gz has no step yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -135,8 +137,8 @@ def test_a_trace_without_a_step_has_no_page(tmp_path, capsys) -> None:
         (["view", "TRACE", "TRACE", "TRACE"], "a page shows one trace or two, got 3"),
         (["view", "TRACE", "-o", "TRACE"], "output must not be the trace itself"),
         (["view", "TRACE", "-o", "no/such/folder/x.html"], "output must be in an existing folder"),
-        (["export", "nothing.jsonl", "--perfetto", "x.json"], "No such file"),
-        (["info", "README.md"], "line 1: is not JSON"),
+        (["export", "nothing.gz", "--perfetto", "x.json"], "No such file"),
+        (["info", "README.md"], "is no gzip file"),
     ],
 )
 def test_wrong_arguments_are_answered_in_one_line(trace, capsys, arguments, text) -> None:

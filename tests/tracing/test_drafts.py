@@ -8,19 +8,18 @@ import pytest
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.core.draft_length import DraftLength
-from folovllm.engine.snapshots import Steps, merged, snapshot_of
+from folovllm.engine.snapshots import Steps, snapshot_of
 from folovllm.entrypoints.cli.watch import summary_line
 from folovllm.entrypoints.metrics_reader import Vector, metrics_of
 from folovllm.spec_decode.metrics import SpecDecodingStats
 from folovllm.tracing.attach import attach
 from folovllm.tracing.lanes import lanes_of
 from folovllm.tracing.page import page_data
-from folovllm.tracing.reader import read_trace
-from folovllm.tracing.replay import Replay
+from folovllm.tracing.records import blocks_of, read_trace, rows_of
 from folovllm.tracing.summary import latencies, summarize
 from folovllm.tracing.writer import TraceWriter
 from tests.m6.support import caching_engine
-from tests.tracing.support import Books, check_replay
+from tests.tracing.support import Books, check_step
 
 PROMPTS = [[1, 2, 3, 1, 2], [7] * 9, list(range(20, 50)), [9, 8, 9, 8]]
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)  # a random model soon repeats itself
@@ -44,9 +43,9 @@ def run(engine: LLMEngine, params: SamplingParams = GREEDY) -> dict[str, list[in
 
 
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(max_tokens=40, seed=3, stop_token_ids=[5, 6, 7])], ids=str)
-def test_a_replayed_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_folder, tmp_path, params) -> None:
+def test_a_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_folder, tmp_path, params) -> None:
     engine = drafting_engine(text_model_folder)
-    tracer, proposed = attach(engine, TraceWriter(tmp_path / "run.jsonl")), {}
+    tracer, proposed = attach(engine, TraceWriter(tmp_path / "run.gz")), {}
     books, speculation = Books(engine.scheduler), engine.runner.speculation
     propose = speculation.propose
 
@@ -59,28 +58,26 @@ def test_a_replayed_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_fo
 
     tokens = run(engine, params)
     tracer.close()
-    trace, replay, drawn = read_trace(tmp_path / "run.jsonl"), Replay(), {}
-    for (record, rows), truth in zip(replay.run(trace.steps), books.steps, strict=True):
-        check_replay(replay, record, rows, truth, 40)
-        assert {row.seq.id: row.drafted for row in rows if row.drafted} == proposed.get(id(truth["output"]), {})
-        for row in rows:
-            drawn.setdefault(row.seq.id, []).extend([] if row.token is None else [row.token, *row.later])
+    trace, drawn = read_trace(tmp_path / "run.gz"), {}
+    for (record, tables, findable), truth in zip(blocks_of(trace), books.steps, strict=True):
+        check_step(record, tables, findable, truth, 40)
+        assert record.drafted == proposed.get(id(truth["output"]), {})
+        for row in rows_of(record):
+            drawn.setdefault(row.seq_id, []).extend(row.token_ids)
     assert {seq_id.removesuffix("-0"): ids for seq_id, ids in drawn.items()} == tokens
     drafts = engine.stats().spec_decode
     found = summarize(trace)
     assert found["output_tokens"] == engine.stats().output_tokens == sum(map(len, tokens.values()))
     assert (found["draft_tokens"], found["draft_tokens_accepted"] > 0) == (drafts.num_draft_tokens, True)
-    assert (
-        sum(len(times) for one in latencies(trace).values() for times in one.drawn.values()) == found["output_tokens"]
-    )
+    assert sum(len(times) for one in latencies(trace) for times in one.drawn.values()) == found["output_tokens"]
 
 
 def test_a_run_of_accepted_drafts_is_one_segment_on_the_time_line(text_model_folder, tmp_path) -> None:
     engine = drafting_engine(text_model_folder, num_kv_blocks=100)  # none is preempted, so each prompt is computed once
-    tracer = attach(engine, TraceWriter(tmp_path / "run.jsonl"))
+    tracer = attach(engine, TraceWriter(tmp_path / "run.gz"))
     tokens = run(engine)
     tracer.close()
-    trace = read_trace(tmp_path / "run.jsonl")
+    trace = read_trace(tmp_path / "run.gz")
     for lane in lanes_of(trace):
         decodes = [segment for segment in lane.segments if segment.kind == "decode"]
         assert sum(segment.num_tokens for segment in decodes) == len(tokens[lane.id.removesuffix("-0")]) - 1
@@ -126,6 +123,9 @@ def test_without_drafts_there_is_nothing_of_it(text_model_folder) -> None:
 
 
 def test_several_engines_drafts_are_added_up(text_model_folder) -> None:
+    pytest.importorskip("fastapi")
+    from folovllm.serving.openai.live import merged
+
     engine = drafting_engine(text_model_folder)
     run(engine)
     look = snapshot_of(engine)
@@ -138,7 +138,8 @@ def test_a_look_tells_how_many_tokens_a_step_brought(text_model_folder) -> None:
     engine = drafting_engine(text_model_folder)
     snapshot_of(engine)
     tokens = run(engine)
-    steps = next(each for each in engine.observers if isinstance(each, Steps))
+    steps = engine.core.listener
+    assert isinstance(steps, Steps)
     brought: dict[str, int] = {}
     for step in steps.newest:
         for seq_id, _, num, prompt, _, draws in step["rows"]:

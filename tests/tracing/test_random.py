@@ -1,4 +1,4 @@
-"""Random loads through the scheduler, traced: at every step a replayed trace has the scheduler's own books."""
+"""Random loads through the scheduler, traced: at every step a trace has the scheduler's own books."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 
 from folovllm.tracing.lanes import lanes_of
 from folovllm.tracing.perfetto import events
-from folovllm.tracing.reader import read_trace
-from folovllm.tracing.replay import RUNNING, SWAPPED, Replay
+from folovllm.tracing.records import blocks_of, read_trace
 from tests.m6.support import caching_engine
-from tests.tracing.support import Books, Simulated, check_replay
+from tests.tracing.support import Books, Simulated, check_step
 from tests.tracing.test_records import SAMPLED, run_engine
 
 
@@ -41,21 +40,22 @@ def play(path: Path, seed: int) -> Books:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_the_trace_has_it(tmp_path: Path, seed: int) -> None:
-    books = play(tmp_path / "sim.jsonl", seed)
-    trace = read_trace(tmp_path / "sim.jsonl")
-    replay = Replay()
-    for (record, rows), truth in zip(replay.run(trace.steps), books.steps, strict=True):
-        check_replay(replay, record, rows, truth, trace.header.num_blocks)
-        assert {seq.id for seq in replay.seqs.values() if seq.status == SWAPPED} == truth["swapped"]
-        assert {row.seq.id for row in rows} <= {seq.id for seq in replay.seqs.values() if seq.status == RUNNING}
-    for lane in lanes_of(trace):  # each has one segment at a time, and an end
+    books = play(tmp_path / "sim.gz", seed)
+    trace = read_trace(tmp_path / "sim.gz")
+    for (record, tables, findable), truth in zip(blocks_of(trace), books.steps, strict=True):
+        check_step(record, tables, findable, truth, trace.header.num_blocks)
+    lanes = lanes_of(trace)
+    for place, truth in enumerate(books.steps):
+        swapped = [[each.kind for each in lane.segments if each.first <= place <= each.last] for lane in lanes]
+        assert {lane.id for lane, kind in zip(lanes, swapped, strict=True) if kind == ["swapped"]} == truth["swapped"]
+    for lane in lanes:  # each has one segment at a time, and an end
         assert lane.reason is not None
         assert all(before.last < after.first for before, after in pairwise(lane.segments))
 
 
 def test_steps_that_run_ahead_do_not_overlap_within_a_track(text_model_folder, tmp_path: Path) -> None:
     engine = caching_engine(text_model_folder, async_scheduling=True)
-    trace, _, _ = run_engine(engine, tmp_path / "run.jsonl", SAMPLED)
+    trace, _, _ = run_engine(engine, tmp_path / "run.gz", SAMPLED)
     assert any(after.t < before.t + sum(before.times) for before, after in pairwise(trace.steps))  # it did run ahead
     tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for event in events(trace):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 
 from folovllm import LLM, AsyncLLM, LLMEngine, SamplingParams
 from folovllm.tracing.attach import TraceFile, attach
+from folovllm.tracing.lanes import lanes_of
 from folovllm.tracing.nvtx import attach_nvtx
-from folovllm.tracing.reader import Trace, read_trace
-from folovllm.tracing.replay import Replay
+from folovllm.tracing.page import page_data
+from folovllm.tracing.records import Trace, blocks_of, num_drawn, read_trace, rows_of
 from folovllm.tracing.summary import latencies, summarize, when_drawn
 from folovllm.tracing.writer import TraceWriter
 from tests.m6.support import caching_engine
-from tests.tracing.support import BLOCK_SIZE, Books, Simulated, check_replay
+from tests.tracing.support import BLOCK_SIZE, Books, Simulated, check_step
 
 PROMPTS = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9], [7] * 23, list(range(20, 60))]
 
@@ -55,20 +57,19 @@ SAMPLED = [one for one in MIX if not one.use_beam_search]
     ],
     ids=["recompute", "swap", "ahead", "plain"],
 )
-def test_a_replayed_trace_has_the_schedulers_own_books(text_model_folder, tmp_path, options, params) -> None:
+def test_a_trace_has_the_schedulers_own_books(text_model_folder, tmp_path, options, params) -> None:
     """Forks, beams, preemption, a cache that evicts: tables, blocks and rows are equal at every step."""
     options = {"max_num_batched_tokens": 48, **options}
     engine = caching_engine(text_model_folder, block_size=4, num_kv_blocks=26, **options)
-    trace, truth, outputs = run_engine(engine, tmp_path / "run.jsonl", params)
-    replay = Replay()
+    trace, truth, outputs = run_engine(engine, tmp_path / "run.gz", params)
     drawn: dict[str, list[int]] = {}
-    for (record, rows), books in zip(replay.run(trace.steps), truth.steps, strict=True):
-        check_replay(replay, record, rows, books, 26)
-        for row in rows:
-            if row.token is not None:
-                drawn.setdefault(row.seq.id, []).append(row.token)
-    ended = [seq for step in [*trace.steps, trace.end] for seq, _ in step.ended]
-    assert sorted(ended) == sorted(replay.seqs)
+    for (record, tables, findable), books in zip(blocks_of(trace), truth.steps, strict=True):
+        check_step(record, tables, findable, books, 26)
+        for row in rows_of(record):
+            drawn.setdefault(row.seq_id, []).extend(row.token_ids)
+    ended = [seq for step in trace.steps for seq, _ in step.ended]
+    assert sorted(ended) == sorted({seq for step in trace.steps for seq in step.seq_ids})
+    assert {lane.reason for lane in lanes_of(trace)} <= {"length", "stop", "ignored"}
     assert sum(len(step.preempted) for step in trace.steps) > 0
     for number, one in enumerate(params):
         if not one.use_beam_search:  # a seq_id ends in its number, and so do the outputs
@@ -76,18 +77,19 @@ def test_a_replayed_trace_has_the_schedulers_own_books(text_model_folder, tmp_pa
             assert {index: drawn[f"r{number}-{index}"][: len(ids)] for index, ids in got.items()} == got
 
 
-def test_a_record_is_small_where_nothing_changes(text_model_folder, tmp_path) -> None:
+def test_a_record_leaves_out_what_did_not_happen(text_model_folder, tmp_path) -> None:
     engine = caching_engine(text_model_folder, block_size=16)
-    run_engine(engine, tmp_path / "run.jsonl", [SamplingParams(temperature=0, max_tokens=9)] * 2)
-    third = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[4])
-    assert set(third) == {"type", "step", "t", "times", "free", "tokens"}
+    run_engine(engine, tmp_path / "run.gz", [SamplingParams(temperature=0, max_tokens=9)] * 2)
+    third = json.loads(gzip.decompress((tmp_path / "run.gz").read_bytes()).splitlines()[4])
+    rows = {"seq_ids", "num_computed_tokens", "num_scheduled_tokens", "num_prompt_tokens", "token_ids"}
+    assert set(third) == {"type", "step", "t", "times", "free", "running"} | rows
 
 
 def test_parts_of_a_step_follow_one_another(tmp_path) -> None:
-    load = Simulated(tmp_path / "sim.jsonl")
+    load = Simulated(tmp_path / "sim.gz")
     load.add("a", [1] * 10, 3)
     load.run()
-    trace = read_trace(tmp_path / "sim.jsonl")
+    trace = read_trace(tmp_path / "sim.gz")
     assert [step.t for step in trace.steps] == [0, 10_000, 20_000]
     assert [step.times for step in trace.steps] == [[0, 0, 10_000, 0, 0]] * 3
     assert [when_drawn(step) for step in trace.steps] == [10_000, 20_000, 30_000]
@@ -96,61 +98,54 @@ def test_parts_of_a_step_follow_one_another(tmp_path) -> None:
 
 def test_latencies_are_counted_from_the_arrival(tmp_path) -> None:
     """Two requests of 40 prompt tokens and a budget of 64: the second one's prompt takes another step."""
-    load = Simulated(tmp_path / "sim.jsonl")
+    load = Simulated(tmp_path / "sim.gz")
     load.add("a", [1] * 40, 3)
     load.add("b", [2] * 40, 2)
     load.run()
-    first, second = latencies(read_trace(tmp_path / "sim.jsonl")).values()
+    first, second = latencies(read_trace(tmp_path / "sim.gz"))
     assert (first.ttft, first.gaps) == (10_000, [10_000, 10_000])
     assert (second.ttft, second.gaps) == (20_000, [10_000])
 
 
 def test_a_simulated_trace_has_what_the_prefix_cache_found(tmp_path) -> None:
-    load = Simulated(tmp_path / "sim.jsonl")
+    load = Simulated(tmp_path / "sim.gz")
     load.add("a", [5] * 40, 2)
     while load.scheduler.has_unfinished_requests():
         load.step()
     load.add("b", [5] * 40, 2)
     load.run()
-    trace = read_trace(tmp_path / "sim.jsonl")
-    assert [(seq, num) for step in trace.steps for seq, num in step.found] == [(1, 2 * BLOCK_SIZE)]
+    trace = read_trace(tmp_path / "sim.gz")
+    assert [each for step in trace.steps for each in step.admitted] == [["a-0", 0], ["b-0", 2 * BLOCK_SIZE]]
     assert summarize(trace)["found_tokens"] == 32
 
 
 def test_tracing_comes_off_without_a_trace(text_model_folder, tmp_path) -> None:
     engine = caching_engine(text_model_folder)
     before = {name: dict(vars(owner)) for name, owner in vars(engine).items() if hasattr(owner, "__dict__")}
-    attach(engine, TraceWriter(tmp_path / "run.jsonl")).close()
+    attach(engine, TraceWriter(tmp_path / "run.gz")).close()
     assert before == {name: dict(vars(owner)) for name, owner in vars(engine).items() if hasattr(owner, "__dict__")}
 
 
-def test_state_is_kept_of_live_sequences_only(tmp_path) -> None:
-    load = Simulated(tmp_path / "sim.jsonl")
-    for number in range(30):
-        load.add(f"r{number}", [number] * 20, 3)
-    while load.scheduler.has_unfinished_requests():
-        load.step()
-    load.add("last", [1], 1)
-    load.step()
-    held = {name: value for name, value in vars(load.tracer.deltas).items() if isinstance(value, dict | list)}
-    assert sum(map(len, held.values())) < 8
-
-
 def test_an_abort_between_two_steps_is_in_the_next_record(tmp_path) -> None:
-    load = Simulated(tmp_path / "sim.jsonl")
+    load = Simulated(tmp_path / "sim.gz")
     load.add("a", [1] * 8, 5)
     load.add("b", [2] * 8, 5)
     load.step()
     load.scheduler.abort(load.requests["a"])
     load.step()
-    record = read_trace(tmp_path / "sim.jsonl").steps[1]
-    assert (record.left, record.ended) == ([[0, "abort"]], [])
-    assert [0, 0, []] in record.tables
+    load.close()
+    trace = read_trace(tmp_path / "sim.gz")
+    assert (trace.steps[1].finished, trace.steps[1].ended) == (["a-0"], [])
+    assert [(lane.id, lane.reason, lane.ended_at) for lane in lanes_of(trace)] == [
+        ("a-0", "abort", 0),
+        ("b-0", None, None),
+    ]
+    assert [news.get("left") for news in page_data(trace)["news"]] == [None, [(0, "abort")]]
 
 
 def test_a_failed_step_starts_over_in_the_trace_too(text_model_folder, tmp_path) -> None:
     engine = caching_engine(text_model_folder, block_size=4)
-    traced = attach(engine, TraceWriter(tmp_path / "run.jsonl"))
+    traced = attach(engine, TraceWriter(tmp_path / "run.gz"))
     engine.add_request("a", PROMPTS[0], SamplingParams(max_tokens=4, temperature=0))
     engine.step()
     execute = engine.runner.execute_model
@@ -162,25 +157,23 @@ def test_a_failed_step_starts_over_in_the_trace_too(text_model_folder, tmp_path)
     while engine.has_unfinished_requests():
         engine.step()
     traced.close()
-    trace = read_trace(tmp_path / "run.jsonl")
+    trace = read_trace(tmp_path / "run.gz")
     assert [step.failed for step in trace.steps] == [False, True, False, False]
-    assert trace.steps[2].restarted
-    replay = Replay()
-    tables = [[seq.table for seq in replay.seqs.values()] for _ in replay.run(trace.steps)]
-    assert tables[2] == [[], [1, 2]]
+    assert [list(tables) for _, tables, _ in blocks_of(trace)] == [["a-0"], ["a-0"], ["b-0"], ["b-0"]]
+    assert [(lane.id, lane.reason) for lane in lanes_of(trace)] == [("a-0", "abort"), ("b-0", "length")]
 
 
 def test_a_reset_of_the_cache_is_in_the_trace(text_model_folder, tmp_path) -> None:
     engine = caching_engine(text_model_folder, block_size=4)
-    run_engine(engine, tmp_path / "one.jsonl", [SamplingParams(max_tokens=8, temperature=0)])
-    traced = attach(engine, TraceWriter(tmp_path / "two.jsonl"))
+    run_engine(engine, tmp_path / "one.gz", [SamplingParams(max_tokens=8, temperature=0)])
+    traced = attach(engine, TraceWriter(tmp_path / "two.gz"))
     engine.reset_prefix_cache()
     engine.add_request("b", PROMPTS[0], SamplingParams(max_tokens=2, temperature=0))
     while engine.has_unfinished_requests():
         engine.step()
     traced.close()
-    first = read_trace(tmp_path / "two.jsonl").steps[0]
-    assert first.forgotten
+    first = read_trace(tmp_path / "two.gz").steps[0]
+    assert first.cleared
     assert first.findable == 0
 
 
@@ -189,18 +182,18 @@ def test_without_texts_a_trace_has_no_prompt_and_no_token(text_model_folder, tmp
     runs = {}
     for texts in (True, False):
         engine = caching_engine(text_model_folder, block_size=4)
-        traced = attach(engine, TraceWriter(tmp_path / f"{texts}.jsonl"), texts=texts)
+        traced = attach(engine, TraceWriter(tmp_path / f"{texts}.gz"), texts=texts)
         engine.add_request("a", [1, 2, 3, 4, 5, 6], SamplingParams(n=2, max_tokens=5, seed=0))
         while engine.has_unfinished_requests():
             engine.step()
         traced.close()
-        runs[texts] = read_trace(tmp_path / f"{texts}.jsonl")
+        runs[texts] = read_trace(tmp_path / f"{texts}.gz")
     arrival = runs[False].steps[0].arrived[0]
     assert (arrival.prompt, arrival.prompt_ids, arrival.context, arrival.prompt_tokens) == (None, [], [], 6)
-    assert {token for step in runs[False].steps for token in [*step.tokens, *dict(step.first).values()]} == {-1}
+    assert {token for step in runs[False].steps for token in step.token_ids} == {-1}
     assert runs[True].steps[0].arrived[0].prompt_ids == [1, 2, 3, 4, 5, 6]
-    said = [[len(step.tokens) for step in trace.steps] for trace in runs.values()]
-    assert said[0] == said[1]
+    said = [[num_drawn(step) for step in trace.steps] for trace in runs.values()]
+    assert said[0] == said[1] == [2] * 5
     assert [step.tables for step in runs[True].steps] == [step.tables for step in runs[False].steps]
 
 
@@ -218,20 +211,21 @@ def test_nvtx_ranges_are_nested_and_all_are_closed(text_model_folder, monkeypatc
     monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: seen.append("/"))
     engine = caching_engine(text_model_folder)
     engine.device = torch.device("cuda")
-    ranges = attach_nvtx(engine)
+    stop = attach_nvtx(engine)
     engine.add_request("a", PROMPTS[0], SamplingParams(max_tokens=1, temperature=0))
     engine.step()
-    assert seen == ["step", "schedule", "/", "launch", "/", "update", "/", "/", "output", "/"]
+    whole = ["step", "schedule", "/", "launch", "/", "update", "/", "/", "output", "/"]
+    assert seen == whole
     engine.add_request("b", PROMPTS[0], SamplingParams(max_tokens=1, temperature=0))
     with monkeypatch.context() as failing:
         failing.setattr(engine.runner.model, "forward", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             engine.step()
-    assert seen[10:] == ["step", "schedule", "/", "launch", "/", "/"]
-    engine.observers.remove(ranges)
+        assert seen[10:] == ["step", "schedule", "/", "launch", "/", "/", "output", "/"]
+    stop()
     engine.add_request("c", PROMPTS[0], SamplingParams(max_tokens=1, temperature=0))
     engine.step()
-    assert len(seen) == 16
+    assert len(seen) == 18
 
 
 def test_async_llm_writes_a_trace(text_model_folder, tmp_path) -> None:
@@ -240,9 +234,27 @@ def test_async_llm_writes_a_trace(text_model_folder, tmp_path) -> None:
             async for _ in llm.generate("hello", SamplingParams(max_tokens=3, temperature=0)):
                 pass
 
-    trace = TraceFile(tmp_path / "run.jsonl")
+    trace = TraceFile(tmp_path / "run.gz")
     asyncio.run(serve())
     trace.close()
-    written = read_trace(tmp_path / "run.jsonl")
+    written = read_trace(tmp_path / "run.gz")
     assert written.end is not None
     assert [arrival.prompt for step in written.steps for arrival in step.arrived] == ["hello"]
+
+
+def test_a_request_that_comes_before_a_failed_step_is_in_the_trace_once(text_model_folder, tmp_path) -> None:
+    engine = caching_engine(text_model_folder, block_size=4)
+    traced = attach(engine, TraceWriter(tmp_path / "run.gz"))
+    engine.add_request("a", PROMPTS[0], SamplingParams(max_tokens=3, temperature=0))
+    engine.step()
+    engine.add_request("b", PROMPTS[1], SamplingParams(max_tokens=2, temperature=0))
+    with pytest.MonkeyPatch.context() as failing:
+        failing.setattr(engine.scheduler, "schedule", lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.step()
+    for _ in range(4):
+        engine.step()
+    traced.close()
+    trace = read_trace(tmp_path / "run.gz")
+    assert [arrival.id for step in trace.steps for arrival in step.arrived] == ["a", "b"]
+    assert {lane.id: lane.reason for lane in lanes_of(trace)}["b-0"] == "length"

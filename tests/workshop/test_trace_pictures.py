@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from workshop.trace_pictures import TRACES, stored, trace_all
 @pytest.mark.parametrize("name", [name for name, (tree, _, _) in RUNS.items() if tree == "m6"])
 def test_the_newest_engine_does_what_is_stored(name: str, tmp_path: Path) -> None:
     """Else: python -m workshop.trace_pictures trace"""
-    run(name, tmp_path / "run.jsonl")
-    assert _without_maker(tmp_path / "run.jsonl") == _without_maker(TRACES / f"{name}.jsonl")
+    run(name, tmp_path / "run.gz")
+    assert _without_maker(tmp_path / "run.gz") == _without_maker(TRACES / f"{name}.gz")
 
 
 @pytest.mark.slow
@@ -25,11 +26,11 @@ def test_the_newest_engine_does_what_is_stored(name: str, tmp_path: Path) -> Non
 def test_each_milestones_tree_does_what_is_stored(tmp_path: Path) -> None:
     trace_all(tmp_path)
     for name in RUNS:
-        assert _without_maker(tmp_path / f"{name}.jsonl") == _without_maker(TRACES / f"{name}.jsonl"), name
+        assert _without_maker(tmp_path / f"{name}.gz") == _without_maker(TRACES / f"{name}.gz"), name
 
 
 def _without_maker(path: Path) -> list[dict[str, object]]:
-    header, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    header, *records = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
     return [{**header, "made_by": None}, *records]
 
 

@@ -133,7 +133,7 @@ def _draw_naively(contestant: FoloVLLM) -> None:
 
 
 def _trace(contestant: FoloVLLM) -> None:
-    attach(contestant.engine, TraceWriter(Path(tempfile.mkdtemp(prefix="folovllm-bench-")) / "run.jsonl"))
+    attach(contestant.engine, TraceWriter(Path(tempfile.mkdtemp(prefix="folovllm-bench-")) / "run.gz"))
 
 
 @contextmanager

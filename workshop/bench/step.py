@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,9 +29,11 @@ from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import BenchModel, progress_bar, vocab_size
 from folovllm.config import EMBEDDED_MODEL
+from folovllm.core.step_record import StepRecord
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts, choose_parts
-from folovllm.tracing.nvtx import PartObserver
+from folovllm.tracing.attach import listen
+from folovllm.tracing.records import PARTS
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner import ModelRunner
 from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
@@ -59,12 +62,11 @@ class Clocked:
         return partial(self._timed, found) if name in self._names else found
 
 
-class StepClock(PartObserver):
-    """Seconds of the current step by part. An observer of an LLMEngine that was made with its choose()."""
+class StepClock:
+    """Seconds of the current step by part. A listener of an LLMEngine that was made with its choose()."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self._part, self._at = "", 0.0
 
     def choose(self, *args: Any) -> Parts:
         parts = choose_parts(*args)
@@ -86,10 +88,9 @@ class StepClock(PartObserver):
         self.seconds[part] += time.perf_counter() - start
         return result
 
-    def part_began(self, part: str) -> None:
-        now = time.perf_counter()
-        self.seconds[self._part] += now - self._at
-        self._part, self._at = part, now
+    def __call__(self, record: StepRecord) -> None:
+        for part, (begin, end) in zip(PARTS, pairwise(record.times), strict=True):
+            self.seconds[part] += end - begin
 
     def step(self, engine: LLMEngine) -> dict[str, float]:
         """One step of the engine: milliseconds by column."""
@@ -127,7 +128,7 @@ def run(args: argparse.Namespace) -> Report:
             max_num_batched_tokens=max(2048, most * PROMPT_TOKENS),
             max_model_len=PROMPT_TOKENS + 1 + WARM_UP_STEPS + steps + 1,
         )  # fmt: skip
-        engine.observers.append(clock)
+        listen(engine.core, clock)
         vocab = vocab_size(model)
 
         def play(batch: int, number: int) -> list[dict[str, float]]:

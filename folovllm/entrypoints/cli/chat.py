@@ -8,17 +8,16 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout, suppress
 from typing import Any
 
 from rich.cells import cell_len
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
-from folovllm.core.observer import EngineObserver
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.parser import ENTRY, add_sampling_arguments
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
-from folovllm.request import Request, Sequence
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     for name, value in load_generation_defaults(model).items():
         if name not in args:
             setattr(args, name, value)
-    args.observers = (*args.observers, _Keys.look_at)
+    args.observers = (*args.observers, hide_keys)
     _show_keys(False)  # until the model is loaded
     try:
         with redirect_stdout(WordWrap(sys.stdout)) if sys.stdout.isatty() else nullcontext():
@@ -83,19 +82,19 @@ class WordWrap:
         self._space = self._word = ""
 
 
-class _Keys(EngineObserver):
-    """What is typed during an answer is not shown in the midst of it: it waits for the next line."""
+def hide_keys(engine: Any) -> None:
+    """What is typed during an answer of this engine is not shown in the midst of it: it waits for the next line."""
+    generate_stream = engine.generate_stream
 
-    @classmethod
-    def look_at(cls, engine: Any) -> None:
-        engine.observers.append(cls())
-        _show_keys(True)
-
-    def arrived(self, request: Request) -> None:
+    def quiet(stream: Iterator[Any]) -> Iterator[Any]:
         _show_keys(False)
+        try:
+            yield from stream
+        finally:
+            _show_keys(True)
 
-    def ended(self, seq: Sequence) -> None:
-        _show_keys(True)
+    engine.generate_stream = lambda *args: quiet(generate_stream(*args))
+    _show_keys(True)
 
 
 def _show_keys(is_shown: bool) -> None:

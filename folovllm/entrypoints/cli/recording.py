@@ -11,10 +11,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from folovllm.tracing.attach import Attach
+from typing import Any
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -65,8 +62,8 @@ def _recorded(run: Run) -> Run:
 
 
 @contextmanager
-def recording(trace: str | None, *, trace_texts: bool, nvtx: bool, watch: bool) -> Iterator[Attach]:
-    """Yields what gives an engine its observers, until the end of the block."""
+def recording(trace: str | None, *, trace_texts: bool, nvtx: bool, watch: bool) -> Iterator[Callable[[Any], None]]:
+    """Yields what an engine is shown to, and then listens to it until the end of the block."""
     from folovllm.tracing.attach import attach
     from folovllm.tracing.nvtx import attach_nvtx
     from folovllm.tracing.writer import TraceWriter
@@ -87,13 +84,13 @@ def recording(trace: str | None, *, trace_texts: bool, nvtx: bool, watch: bool) 
             nonlocal num_engines
             num_engines += 1
             if nvtx:
-                ending.callback(engine.observers.remove, attach_nvtx(engine))
+                ending.callback(attach_nvtx(engine))
             if trace is not None:
                 if num_engines > 1:
                     writers.append(TraceWriter(numbered(Path(trace), num_engines)))
                 ending.callback(attach(engine, writers[-1], texts=trace_texts).close)
             if watcher is not None:
-                ending.callback(engine.observers.remove, watcher.look_at(engine))
+                ending.callback(watcher.look_at(engine))
 
         yield observe
     if writers:
@@ -107,5 +104,5 @@ def recording(trace: str | None, *, trace_texts: bool, nvtx: bool, watch: bool) 
 
 
 def numbered(path: Path, number: int) -> Path:
-    """run.jsonl -> run-2.jsonl"""
+    """run.gz -> run-2.gz"""
     return path.with_name(f"{path.stem}-{number}{path.suffix}")

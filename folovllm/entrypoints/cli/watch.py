@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, Any
 
 from rich.console import Console, Group, RenderableType
@@ -22,9 +23,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from folovllm.core.group_tables import held_blocks
-from folovllm.core.observer import EngineObserver
+from folovllm.core.step_record import StepRecord
 from folovllm.engine.stats import EngineStats
 from folovllm.request import SequenceStatus
+from folovllm.tracing.attach import listen
 
 LIVE_SECONDS, LINE_SECONDS = 0.1, 1.0
 CELL_ROWS, TEXT_ROWS, TEXT_TOKENS = 4, 6, 200
@@ -68,28 +70,27 @@ class Watcher:
         elif self._last is not None:
             print(self._last, file=sys.stderr)
 
-    def look_at(self, engine: Any) -> EngineObserver:
-        """From here on, after each step, until what this returns is no observer of the engine's any more."""
-        watched = _Watched(self, engine)
-        engine.observers.append(watched)
-        return watched
+    def look_at(self, engine: Any) -> Callable[[], None]:
+        """From here on, after each step, until what this returns is called."""
+        return listen(engine.core, lambda record: self.stepped(engine, record))
 
-    def stepped(self, engine: Any, outputs: list[Any]) -> None:
-        for output in outputs:
-            name = f"{output.key}-{output.seq_index}" if output.seq_index else str(output.key)
-            self._tokens[name] = [*self._tokens.pop(name, []), *output.new_token_ids][-TEXT_TOKENS:]
-        while len(self._tokens) > TEXT_ROWS:
-            del self._tokens[next(iter(self._tokens))]
+    def stepped(self, engine: Any, record: StepRecord) -> None:
         now = time.monotonic()
         line = self._live is None
         if now - self._shown_at < (LINE_SECONDS if line else LIVE_SECONDS):
             if line:
-                self._last = None if not outputs or outputs[0].finish_reason is None else summary_line(engine.stats())
+                self._last = summary_line(engine.stats()) if record.ended else None
             return
         self._shown_at, self._last = now, None
         if self._live is None:
             print(summary_line(engine.stats()), file=sys.stderr, flush=True)
         else:
+            for seq in record.output.scheduled_seqs[-TEXT_ROWS:]:
+                name = seq.request_id if seq.sampling_params.best_of == 1 else seq.seq_id
+                self._tokens.pop(name, None)
+                self._tokens[name] = seq.data.output_token_ids[-TEXT_TOKENS:]
+            while len(self._tokens) > TEXT_ROWS:
+                del self._tokens[next(iter(self._tokens))]
             self._live.update(self.view(engine, self._live.console.width - 4), refresh=True)
 
     def view(self, engine: Any, width: int) -> RenderableType:
@@ -120,14 +121,6 @@ class Watcher:
                 rows.append(Text())
             rows[-1].append(*_cell(blocks, owner, shared, pool))
         return rows
-
-
-class _Watched(EngineObserver):
-    def __init__(self, watcher: Watcher, engine: Any) -> None:
-        self._watcher, self._engine = watcher, engine
-
-    def step_ended(self, outputs: list[Any]) -> None:
-        self._watcher.stepped(self._engine, outputs)
 
 
 def _cell(blocks: range, owner: dict[int, int], shared: set[int], pool: Any) -> tuple[str, str]:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from folovllm.engine.snapshots import EngineSnapshot, merged
+import numpy as np
+
+from folovllm.engine.snapshots import CELLS, LETTERS, EngineSnapshot, bar_of
+from folovllm.engine.stats import EngineStats
 from folovllm.serving.openai.serving_engine import ServingEngine
 from folovllm.serving.openai.streams import Burst
+from folovllm.spec_decode.metrics import SpecDecodingStats
 
 PERIOD = 0.5  # seconds
 
@@ -45,6 +49,27 @@ def _replicas(states: dict[str, str], found: list[EngineSnapshot]) -> list[dict[
         | {figure: getattr(stats.get(name), figure, None) for figure in ("running", "waiting")}
         for name, state in sorted(states.items())
     ]
+
+
+def merged(snapshots: Sequence[EngineSnapshot]) -> tuple[EngineStats, str]:
+    """Several engines as one: their figures added up, their pools side by side in as many cells as one has.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not snapshots:
+        raise ValueError("snapshots must be at least one, got none")
+    if len(snapshots) == 1:
+        return snapshots[0].stats, snapshots[0].block_map
+    names = [field.name for field in dataclasses.fields(EngineStats) if field.name != "spec_decode"]
+    drafted = [each.stats.spec_decode for each in snapshots if each.stats.spec_decode is not None]
+    total = EngineStats(
+        **{name: sum(getattr(each.stats, name) for each in snapshots) for name in names},
+        spec_decode=sum(drafted, SpecDecodingStats()) if drafted else None,
+    )
+    share = max(1, CELLS // len(snapshots))
+    states = [np.array([LETTERS.index(letter) for letter in each.block_map]) for each in snapshots]
+    return total, "".join(bar_of(state, share) for state in states)
 
 
 async def snapshots(serving: ServingEngine) -> AsyncGenerator[Burst, None]:
