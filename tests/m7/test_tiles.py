@@ -28,7 +28,7 @@ pytestmark = [can_compile, pytest.mark.exhaustive]  # compiles the products anew
 
 EMULATED = Path(__file__).with_name("emulated_tiles.h")
 UNITS = [cpu_kernels.SOURCES / name for name in ("linear_codes.cpp", "linear_int8.cpp", "linear_tiles.cpp", "pool.cpp")]
-HAS_PAIRS = "avx512_bf16" in cpu_kernels._cpu_features()
+HAS_PAIRS = "avx512_bf16" in cpu_kernels.cpu_features()
 
 
 @pytest.fixture(scope="module")

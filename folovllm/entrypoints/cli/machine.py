@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,25 +12,25 @@ from typing import Any
 from folovllm import __version__
 from folovllm.utils.devices import total_memory_bytes
 
-# What matters to a matrix product: torch's name of the capability -> the name people use.
+# What matters to a matrix product: Linux's name, or macOS's, of the capability -> the name people use.
 _FEATURES = {
     "avx2": "AVX2",
-    "fma3": "FMA",
+    "fma": "FMA",
     "f16c": "F16C",
-    "avx512_f": "AVX-512",
+    "avx512f": "AVX-512",
     "avx512_bf16": "AVX512-BF16",
     "avx512_vnni": "AVX512-VNNI",
     "avx512_fp16": "AVX512-FP16",
     "amx_tile": "AMX",
     "amx_bf16": "AMX-BF16",
     "amx_int8": "AMX-INT8",
-    "neon": "NEON",
+    "asimd": "NEON",
+    "advsimd": "NEON",
+    "asimddp": "SDOT",
+    "dotprod": "SDOT",
     "sve": "SVE",
-    "sve2": "SVE2",
     "bf16": "BF16",
 }
-# The same from /proc/cpuinfo, for a torch that cannot tell.
-_CPUINFO_NAMES = {"fma": "fma3", "avx512f": "avx512_f", "asimd": "neon"}
 
 
 def versions() -> dict[str, str]:
@@ -58,24 +59,17 @@ def hardware() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    for line in _cpuinfo():
+    if platform.system() == "Darwin":
+        told = subprocess.run(("sysctl", "-n", "machdep.cpu.brand_string"), capture_output=True, text=True, check=False)
+        return told.stdout.strip() or platform.machine()
+    path = Path("/proc/cpuinfo")
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
         if line.lower().startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
 def cpu_features() -> list[str]:
-    import torch
+    from folovllm.utils import cpu_kernels
 
-    probe = getattr(torch.cpu, "get_capabilities", None)
-    if probe is not None:
-        present = {name for name, value in probe().items() if value is True}
-    else:
-        flags = next((line for line in _cpuinfo() if line.lower().startswith(("flags", "features"))), "")
-        present = {_CPUINFO_NAMES.get(flag, flag) for flag in flags.partition(":")[2].split()}
-    return [label for name, label in _FEATURES.items() if name in present]
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text("utf-8").splitlines() if path.is_file() else []
+    return [label for name, label in _FEATURES.items() if name in cpu_kernels.cpu_features()]
