@@ -35,16 +35,20 @@ python -c "import ziglang" 2> /dev/null || [ -d "$work/zig/ziglang" ] ||
 export PYTHONPATH="$work/zig${PYTHONPATH:+:$PYTHONPATH}"
 
 cross() {
-    [ -n "$root" ] || exec aarch64-linux-gnu-g++ "$@"
-    LD_LIBRARY_PATH=$root/usr/lib/x86_64-linux-gnu PATH=$root/usr/bin:$PATH \
-        "$root/usr/bin/aarch64-linux-gnu-g++" -isystem "$root/usr/aarch64-linux-gnu/include" "$@"
+    if [ -z "$root" ]; then
+        aarch64-linux-gnu-g++ "$@"
+    else
+        LD_LIBRARY_PATH=$root/usr/lib/x86_64-linux-gnu PATH=$root/usr/bin:$PATH \
+            "$root/usr/bin/aarch64-linux-gnu-g++" -I "$root/usr/aarch64-linux-gnu/include" "$@"
+    fi
 }
 mac() { python -m ziglang c++ -target aarch64-macos -Wno-vla-cxx-extension "$@"; }
 
 build() { # build NAME COMMAND...: objects, two at a time
     local name=$1 source
     shift
-    mkdir -p "$work/$name"
+    rm -rf "${work:?}/$name"
+    mkdir "$work/$name"
     for source in "$csrc"/*.cpp; do
         while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
         "$@" "${flags[@]}" -c "$source" -o "$work/$name/$(basename "$source" .cpp).o" &
@@ -52,17 +56,21 @@ build() { # build NAME COMMAND...: objects, two at a time
     while [ -n "$(jobs -rp)" ]; do wait -n; done
 }
 
-for cpu in neoverse-v1 cortex-a72; do
-    build $cpu cross -O2 -mcpu=$cpu
-    cross -O1 "${flags[@]}" -mcpu=$cpu -static -I "$csrc" workshop/arm/check.cpp "$work/$cpu"/*.o -o "$work/check-$cpu"
-    emulated=$cpu
-    [ $cpu = cortex-a72 ] || emulated=max
-    "$root${root:+/usr/bin/}qemu-aarch64-static" -cpu $emulated "$work/check-$cpu" > "$work/check-$cpu.log" || {
-        cat "$work/check-$cpu.log"
-        exit 1
+check() { # check CPU EMULATED
+    local program=$work/check-$1
+    cross -O1 "${flags[@]}" -mcpu="$1" -static -I "$csrc" workshop/arm/check.cpp "$work/$1"/*.o -o "$program"
+    "$root${root:+/usr/bin/}qemu-aarch64-static" -cpu "$2" "$program" > "$program.log" || {
+        cat "$program.log"
+        return 1
     }
-    echo "$cpu, emulated: $(head -n 1 "$work/check-$cpu.log"); $(tail -n 1 "$work/check-$cpu.log")"
-done
+    echo "$1, emulated: $(head -n 1 "$program.log"); $(tail -n 1 "$program.log")"
+}
+
+for cpu in neoverse-v1 cortex-a72; do build $cpu cross -O2 -mcpu=$cpu; done
+check neoverse-v1 max &
+first=$!
+check cortex-a72 cortex-a72
+wait $first
 for cpu in apple_m1 apple_m2; do
     build $cpu mac -O1 -mcpu=$cpu
     mac -shared "$work/$cpu"/*.o -o "$work/kernels-$cpu.dylib"
