@@ -6,6 +6,7 @@
 # make setup: installs what the gates of make check need, at once.
 # make exhaustive: the rest of the tests' largest grids. make busy: tests that wait, while another process wants a core.
 # make pace: the asynchronous tests with an engine that is late everywhere, and with tests that are (PACE_SEED=1).
+# make arm: the CPU kernels compiled for 64-bit Arm, checked under an emulator, and linked for macOS; installs nothing.
 # make tritons: the kernels through the compiler of another Triton, of which it installs a copy (600 MB).
 # make campaign MINUTES=60: random engines under random loads, for as long as you like.
 # make labs: proves the exercises of the course, with every small fault in their solutions (MUTANTS=100: so many, drawn).
@@ -44,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test makers wheel exhaustive tritons busy campaign real serve-test clients pace ray-test gpu check nightly setup lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test makers wheel exhaustive tritons busy campaign real serve-test clients pace ray-test arm gpu check nightly setup lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -96,6 +97,9 @@ $(VENV)/triton-%/.installed: $(VENV)/.installed-test
 		--target $(@D) triton==$*
 	@touch $@
 
+arm: $(VENV)/.installed
+	@PATH="$(abspath $(BIN)):$$PATH" bash workshop/arm/gate.sh
+
 # Sockets, signals and many streams at a time: one process, so that the tests do not take the cores from each other.
 serve-test: $(VENV)/.installed-serve-test
 	@$(BIN)/python -m pytest -m serve $(DRAW) tests/serve
@@ -126,7 +130,7 @@ ray-test: $(VENV)/.installed-ray-test
 gpu:
 	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)
 
-GATES = test makers lint types imports docs milestones labs serve-test clients browser snippets wheel exhaustive busy pace tritons campaign
+GATES = test makers lint types imports docs milestones labs serve-test clients browser snippets wheel exhaustive busy pace tritons arm campaign
 
 check: SHARE = 3
 check: MUTANTS = 40

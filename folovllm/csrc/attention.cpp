@@ -17,17 +17,14 @@
 #include <vector>
 
 #include "cache.h"
-#include "extras.h"
 #include "kernels.h"
-#include "pool.h"
-#include "vector.h"
+#include "panels.h"
 
 namespace {
 
 constexpr int64_t PART = 256;
 constexpr int TOGETHER = 4;  // query heads that read a key at the same time
 constexpr int PREFETCH_KEYS = 16;    // keys
-constexpr int LINE = 64;     // bytes of a cache line
 
 template <typename T, typename C>
 void store_kv(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values, const int64_t *slots,

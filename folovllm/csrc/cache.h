@@ -10,12 +10,14 @@
 
 #pragma once
 
-#include <type_traits>
-
 #include "rounding.h"
 
 static inline vec load(const int8_t *p) {  // GCC converts bytes one by one, where it is not told
-#ifdef __AVX512F__
+#ifdef __aarch64__
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return (vec)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four)))));
+#elif defined __AVX512F__
     return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 #else
     return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));

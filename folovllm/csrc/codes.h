@@ -42,7 +42,9 @@ inline void prefetch_step(const void *step) {
 
 // In one rounding. Written as a * b + c it would be one or two, as the compiler finds it, and not the same everywhere.
 inline vec fused(vec a, vec b, vec c) {
-#ifdef __AVX512F__
+#ifdef __aarch64__
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#elif defined __AVX512F__
     return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #else
     return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);

@@ -20,11 +20,14 @@
 #include <cstring>
 
 #include "kernels.h"
-#include "vector.h"
+#include "panels.h"
+
+#ifndef POLLRDHUP
+#define POLLRDHUP 0  // macOS: POLLHUP says it, unasked
+#endif
 
 namespace {
 
-constexpr int64_t LINE = 64;      // bytes
 constexpr int SPINS = 2000;       // looks before the core is given to another thread: some 50 us
 constexpr int LOOKS = 1024;       // between two questions whether all are still there
 
@@ -55,12 +58,13 @@ bool take_turn(Group &g, const void *mine, int64_t bytes) {
     if (g.failed) return false;
     g.turn++;
     memcpy(slot(g, g.rank), mine, bytes);
-    arrived(g, g.rank).store(g.turn, std::memory_order_release);
+    arrived(g, g.rank).store(g.turn, std::memory_order_release);  // after its slot, and after it read the last turn's
     int64_t began = 0;
     for (int64_t rank = 0; rank < g.size; rank++)
+        // Before its slot is read, and before this rank's slot of the turn before last is written again.
         for (int64_t looks = 1; arrived(g, rank).load(std::memory_order_acquire) < g.turn; looks++) {
             if (looks < SPINS) {
-                __builtin_ia32_pause();
+                pause_core();
                 continue;
             }
             sched_yield();

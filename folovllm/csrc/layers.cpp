@@ -10,7 +10,6 @@
 
 #include "kernels.h"
 #include "pool.h"
-#include "vector.h"
 
 namespace {
 

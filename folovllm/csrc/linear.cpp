@@ -19,11 +19,9 @@
 
 #include "kernels.h"
 #include "panels.h"
-#include "pool.h"
 
 namespace {
 
-constexpr int MAX_ROWS = LANES == 16 ? 12 : 6;  // 2 * MAX_ROWS results, of 32 registers or 16
 constexpr int PIECE = 128;                     // steps of k: 16 KiB of a float32 panel with AVX-512
 constexpr int64_t CHUNK = 2 << 20;              // bytes of x, about, that stay in a cache while all panels pass by
 
@@ -70,13 +68,13 @@ void tile(int rows, int panels, const X *x, const W *w, int64_t size, float *out
           const char *ahead) {
     switch (rows * panels * (panels == 2 ? -1 : 1)) {  // two panels: a negative number
 #define CASE(N) \
-    case N: return tile<N, 1, LINES>(x, w, size, out, go_on, next_panel, ahead);
+    case N:     \
+        if constexpr (N <= MAX_ROWS) return tile<N, 1, LINES>(x, w, size, out, go_on, next_panel, ahead);
 #define PAIR(N) \
-    case -2 * N: return tile<N, 2, LINES>(x, w, size, out, go_on, next_panel, ahead);
+    case -2 * N: \
+        if constexpr (2 * N <= MAX_ROWS) return tile<N, 2, LINES>(x, w, size, out, go_on, next_panel, ahead);
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) PAIR(1) PAIR(2) PAIR(3)
-#ifdef __AVX512F__
         CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) PAIR(4) PAIR(5) PAIR(6)
-#endif
     }
 }
 
@@ -150,7 +148,7 @@ void linear(const T *x, const W *weight, const float *bias, T *out, int64_t rows
 extern "C" {
 
 int panel_width() { return WIDTH; }
-int has_bf16_pairs() { return 0 IF_PAIRS(+1); }
+int has_bf16_pairs() { return HAS_PAIRS; }
 
 LINEAR(float32, float, float, linear<float>)
 LINEAR(bfloat16, float, bf16, linear<float>)

@@ -17,18 +17,16 @@
 //
 // vLLM: csrc/cpu/cpu_wna16.cpp, csrc/cpu/dnnl_kernels.cpp
 
-#include "codes.h"
 #include "kernels.h"
-#include "pool.h"
 #include "rounding.h"
 #include "tiles.h"
 
 namespace {
 
 template <typename Q>
-constexpr int MAX_ROWS = LANES == 16 ? 12 : Kind<Q>::FLOAT ? 6 : 4;  // 2 * MAX_ROWS results, of 32 registers or 16
+constexpr int MOST_ROWS = LANES == 8 && !Kind<Q>::FLOAT ? 4 : MAX_ROWS;  // AVX2's products take registers of their own
 template <typename Q>
-constexpr int TWO_PANELS = LANES == 16 ? Kind<Q>::FLOAT ? 5 : 6 : 2;  // rows, with registers for two panels
+constexpr int TWO_PANELS = LANES == 8 ? 2 : MAX_ROWS / 2 - Kind<Q>::FLOAT;  // rows, with registers for two panels
 template <typename Q>
 constexpr int MANY = Kind<Q>::FLOAT ? 1 : 6;  // blocks (measured on Zen 4: 64 rows, 0.94 to 0.99 of bfloat16's speed)
 template <typename Q>
@@ -109,7 +107,7 @@ void multiply_group(int rows, const Q *x, const Part *parts, const uint32_t *w, 
     switch (rows) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
-        if constexpr (N <= (PANELS == 1 ? MAX_ROWS<Q> : TWO_PANELS<Q>))                                   \
+        if constexpr (N <= (PANELS == 1 ? MOST_ROWS<Q> : TWO_PANELS<Q>))                                   \
             multiply_group<BITS, N, PANELS>(x, parts, w, scales, has_minimum, next_panel, ahead, size, sums, go_on);  \
         return;
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
@@ -257,7 +255,7 @@ void linear(const T *x, const void *weight, const float *bias, T *out, int64_t r
     if (rows == 0) return;
     const Groups group = Groups::of(weight);
     const bool tiled = !Kind<Q>::FLOAT && rows >= FOR_TILES && group.size % LINE == 0 && has_tiles();
-    const int64_t most = tiled ? 16 : MAX_ROWS<Q>, blocks = (rows + most - 1) / most;
+    const int64_t most = tiled ? 16 : MOST_ROWS<Q>, blocks = (rows + most - 1) / most;
     const int64_t per_block = (rows + blocks - 1) / blocks;
     static thread_local pool::Buffer numbers, of_groups;
     Q *rounded = (Q *)numbers.reserve(blocks * per_block * in * sizeof(Q));

@@ -7,27 +7,25 @@
 //
 // Four products of 8 bits and their sum are one instruction with VNNI. It takes the left side without a sign, so x goes in
 // as q + 128, and 128 times the sum of an output's weights is taken off at the end. Tiles (tiles.h) are multiplied in the
-// same way. AVX2 has an instruction that adds two such products in 16 bits; there the sign moves from the weight to q, and
+// same way. NEON's takes signs on both sides. AVX2 has an instruction that adds two such products in 16 bits; there the sign moves from the weight to q, and
 // two products stay within 16 bits.
 //
 // vLLM: csrc/cpu/dnnl_kernels.cpp (onednn_scaled_mm)
 
 #include "kernels.h"
-#include "panels.h"
-#include "pool.h"
 #include "rounding.h"
 #include "tiles.h"
 
 namespace {
 
-constexpr int MAX_ROWS = LANES == 16 ? 12 : 4;   // 2 * MAX_ROWS results, of 32 registers or 16
-constexpr int TWO_PANELS = LANES == 16 ? 6 : 2;  // rows, for which there are registers for two panels
+constexpr int MOST_ROWS = LANES == 8 ? 4 : MAX_ROWS;  // AVX2's product takes registers of its own
+constexpr int TWO_PANELS = MOST_ROWS / 2;             // rows, for which there are registers for two panels
 constexpr int64_t PIECE = 128;                   // words of a panel: 16 KiB stay in the first cache for many rows
 constexpr int64_t AHEAD = PREFETCH_BYTES / 4;   // words, that are asked for meanwhile
 constexpr int64_t CHUNK = 2 << 20;               // bytes of x, about, that stay in a cache while all panels pass by
 
-#ifdef __AVX512VNNI__
-constexpr int OFFSET = 128;
+#if defined __AVX512VNNI__ || defined __aarch64__
+constexpr int OFFSET = LANES == 16 ? 128 : 0;
 inline ints multiply_word(ints sums, int32_t x, words w) { return add_products(sums, (words)(x - ints{}), w, int8_t{}); }
 #else
 constexpr int OFFSET = 0;
@@ -80,7 +78,7 @@ void tile(int rows, const int32_t *x, const uint32_t *w, int64_t size, int32_t *
     switch (rows) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
-        if constexpr (N <= (PANELS == 1 ? MAX_ROWS : TWO_PANELS))                                                     \
+        if constexpr (N <= (PANELS == 1 ? MOST_ROWS : TWO_PANELS))                                                     \
             tile<N, PANELS>(x, w, size, out, go_on, next_panel, ahead);                                               \
         return;
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
@@ -170,7 +168,7 @@ template <typename T>
 void linear(const T *x, const void *weight, const float *bias, T *out, int64_t rows, int64_t in, int64_t outs) {
     if (rows == 0) return;
     const bool tiled = has_tiles();
-    const int64_t most = tiled ? 16 : MAX_ROWS, together = tiled ? 64 : 4;
+    const int64_t most = tiled ? 16 : MOST_ROWS, together = tiled ? 64 : 4;
     const int64_t blocks = (rows + most - 1) / most, per_block = (rows + blocks - 1) / blocks;
     const int64_t size = (in + together - 1) / together * together / 4;
     static thread_local pool::Buffer quantized, scaled;

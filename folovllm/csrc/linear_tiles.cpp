@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "kernels.h"
-#include "pool.h"
 #include "tiles.h"
 
 namespace {

@@ -4,13 +4,7 @@
 
 #pragma once
 
-#include <omp.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <vector>
-
+#include "pool.h"
 #include "vector.h"
 
 constexpr int WIDTH = 2 * LANES;     // rows of the weight in a panel
@@ -34,8 +28,20 @@ inline bf16_pair step_of(const bf16 *row, int64_t k, int64_t in) {
     return {row[2 * k], 2 * k + 1 < in ? row[2 * k + 1] : bf16{0}};
 }
 
-// Block by block of rows, and in a block the rows' numbers for one step side by side: 32 bits each, by squares of LANES
-// rows and steps. What a square has beyond its rows is written over by the next step.
+// take(r), what a row has for up to LANES steps, 32 bits each: step by step the rows' side by side, from to + i * apart on.
+// By squares, the last rows first: what a square has beyond its rows is written over, by the first ones of the next step.
+template <typename X, typename Take>
+inline void put_steps(X *to, int64_t apart, int64_t rows, int64_t steps, const Take &take) {
+    for (int64_t first = (rows - 1) / LANES * LANES; first >= 0; first -= LANES) {
+        words square[LANES] = {};
+        for (int64_t r = first; r < std::min(rows, first + LANES); r++) square[r - first] = take(r);
+        transpose(square);
+        for (int64_t i = 0; i < std::min<int64_t>(LANES, steps); i++)
+            memcpy(to + i * apart + first, &square[i], sizeof(words));
+    }
+}
+
+// Block by block of rows, and in a block the rows' numbers for one step side by side.
 template <typename X, typename T>
 void rearrange(const T *x, X *packed, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
     static_assert(sizeof(X) == 4);
@@ -45,12 +51,12 @@ void rearrange(const T *x, X *packed, int64_t rows, int64_t in, int64_t per_bloc
     const T *from = x + first * in;
     X *to = packed + first * steps;
     int64_t k = 0;
-    for (; count > 1 && k < whole && (k + LANES - 1) * count + LANES <= count * steps; k += LANES) {
-        words square[LANES] = {};
-        for (int64_t r = 0; r < count; r++) memcpy(&square[r], from + r * in + k * NUMBERS, sizeof(words));
-        transpose(square);
-        for (int i = 0; i < LANES; i++) memcpy(to + (k + i) * count, &square[i], sizeof(words));
-    }
+    for (; count > 1 && k < whole && (k + LANES) * count + LANES <= count * steps; k += LANES)
+        put_steps(to + k * count, count, count, LANES, [=](int64_t r) {
+            words found;
+            memcpy(&found, from + r * in + k * NUMBERS, sizeof found);
+            return found;
+        });
     for (; k < steps; k++)
         for (int64_t r = 0; r < count; r++) to[k * count + r] = step_of(from + r * in, k, in);
 }
@@ -86,7 +92,7 @@ struct Tasks {
           panels((outs + WIDTH - 1) / WIDTH),
           pair(pair),
           per_block(per_block),
-          threads(omp_get_max_threads()) {
+          threads(pool::threads()) {
         const int64_t blocks = (rows + per_block - 1) / per_block, most = std::max<int64_t>(1, blocks_of_chunk);
         chunks = std::max<int64_t>(1, (2 * blocks + most) / (2 * most));
         per_chunk = (blocks + chunks - 1) / chunks * per_block;

@@ -8,10 +8,8 @@
 #include "kernels.h"
 #include "pool.h"
 
-#include <omp.h>
 #include <pthread.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <thread>
 
@@ -33,11 +31,10 @@ std::atomic<uint64_t> states[MOST_TASKS];
 
 std::atomic<bool> running;      // a region
 int helpers;                    // threads that have been started
-std::atomic<pid_t> ids[MOST_HELPERS];  // theirs; 0 until it has started
+pthread_t handles[MOST_HELPERS];
 int away_from = -1;             // the CPU that they are kept from
 std::atomic<uint64_t> begun_ended[MOST_HELPERS];  // odd while that thread is inside a task
 
-inline uint64_t cycles() { return __builtin_ia32_rdtsc(); }
 inline uint64_t committing(uint64_t region) { return 2 * region; }
 inline uint64_t committed(uint64_t region) { return 2 * region + 1; }
 
@@ -59,7 +56,7 @@ void do_task(const Region &region, uint64_t number, int64_t task) {
         if (seen >= committing(number)) return;  // another thread was faster
     } while (!state.compare_exchange_weak(seen, committing(number)));
     region.commit(region.body, region.first + task);
-    state.store(committed(number), std::memory_order_release);
+    state.store(committed(number), std::memory_order_release);  // after what commit() wrote: the caller reads it
 }
 
 // The newest region that a helper has not seen. Looks for a while, then sleeps until there is one.
@@ -67,23 +64,21 @@ uint64_t await_region(uint64_t seen) {
     for (;;) {
         uint64_t newest = seen;
         for (int i = 0; i < SPINS; i++) {
-            newest = published.load(std::memory_order_acquire);
+            newest = published.load(std::memory_order_acquire);  // before `current` is read
             if (newest != seen && newest % 2 == 0) return newest;
-            __builtin_ia32_pause();
+            pause_core();
         }
         published.wait(newest);
     }
 }
 
 void help(int self) {
-    ids[self].store(gettid());
-    ids[self].notify_one();
     for (uint64_t seen = 0;;) {
         seen = await_region(seen);
         Region region;
         memcpy(&region, &current, sizeof region);
         const bool wanted = self < helpers_wanted;
-        std::atomic_thread_fence(std::memory_order_acquire);
+        std::atomic_thread_fence(std::memory_order_acquire);  // `current` was read before this asks again
         if (!wanted || published.load(std::memory_order_relaxed) != seen) continue;  // or it was overwritten meanwhile
         for (int64_t task = 0; task >= 0;) {
             begun_ended[self].fetch_add(1);
@@ -95,17 +90,16 @@ void help(int self) {
 }
 
 void start_helpers(int wanted) {
-    static const int in_children = pthread_atfork(nullptr, nullptr, [] {  // which have the calling thread only
+    [[maybe_unused]] static const int in_children = pthread_atfork(nullptr, nullptr, [] {  // which have the calling thread only
         helpers = 0;
         away_from = -1;
         running = false;
         for (auto &count : begun_ended) count = 0;
     });
-    (void)in_children;
     for (; helpers < wanted; helpers++) {
-        ids[helpers] = 0;
-        std::thread(help, helpers).detach();
-        ids[helpers].wait(0);
+        std::thread helper(help, helpers);
+        handles[helpers] = helper.native_handle();
+        helper.detach();
         away_from = -1;
     }
 }
@@ -113,23 +107,26 @@ void start_helpers(int wanted) {
 // Keep the helpers from the CPU that this thread runs on. The kernel may wake them just there, to save power, and they
 // would take turns with the thread that they are to help.
 void keep_away() {
+#ifdef __linux__  // macOS does not let a program choose
     const int mine = sched_getcpu();
     if (mine == away_from) return;
     away_from = mine;
     cpu_set_t others;
     if (sched_getaffinity(0, sizeof others, &others) != 0) return;
     CPU_CLR(mine, &others);
-    for (int i = 0; i < helpers && CPU_COUNT(&others) > 0; i++) sched_setaffinity(ids[i], sizeof others, &others);
+    if (CPU_COUNT(&others) == 0) return;
+    for (int i = 0; i < helpers; i++) pthread_setaffinity_np(handles[i], sizeof others, &others);
+#endif
 }
 
 void publish(const Region &region, int wanted) {
     number++;
     published.store(2 * number - 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_release);  // whoever reads what follows sees the odd number
     memcpy(&current, &region, sizeof current);
     helpers_wanted = wanted;
     next.store(number << TASK_BITS);
-    published.store(2 * number);
+    published.store(2 * number);  // after all of the above: whoever sees this number reads its region
     published.notify_all();
 }
 
@@ -137,20 +134,20 @@ void run_shared(const Region &region, int wanted) {
     publish(region, wanted);
     uint64_t longest = 0;  // of this thread's tasks
     for (int64_t task; (task = take(number, region.tasks)) >= 0;) {
-        const uint64_t start = cycles();
+        const uint64_t start = ticks();
         do_task(region, number, task);
-        longest = std::max(longest, cycles() - start);
+        longest = std::max(longest, ticks() - start);
     }
     // What is left is in the hands of other threads. One that is running is through in the time that a task takes.
     for (int64_t task = 0; task < region.tasks; task++) {
-        const uint64_t start = cycles();
+        const uint64_t start = ticks();
         for (int looks = 0;; looks++) {
-            const uint64_t state = states[task].load(std::memory_order_acquire);
+            const uint64_t state = states[task].load(std::memory_order_acquire);  // before its results are read
             if (state >= committed(number)) break;
-            if (state < committing(number) && region.compute && cycles() - start > longest)
+            if (state < committing(number) && region.compute && ticks() - start > longest)
                 do_task(region, number, task);
             else if (looks < SHORT_SPIN || state < committing(number))
-                __builtin_ia32_pause();
+                pause_core();
             else
                 sched_yield();
         }
@@ -159,8 +156,10 @@ void run_shared(const Region &region, int wanted) {
 
 }  // namespace
 
+int (*threads)() = [] { return 1; };
+
 void run(Region region, bool worth) {
-    const int wanted = std::min<int64_t>({omp_get_max_threads(), region.tasks, MOST_HELPERS + 1}) - 1;
+    const int wanted = std::min<int64_t>({threads(), region.tasks, MOST_HELPERS + 1}) - 1;
     if (!worth || wanted < 1 || running.exchange(true)) {
         const std::atomic<uint64_t> open(0);
         for (int64_t task = 0; task < region.tasks; task++) {
@@ -188,4 +187,5 @@ void wait_idle() {
 
 }  // namespace pool
 
-extern "C" void wait_idle() { pool::wait_idle(); }
+void set_threads(int (*count)()) { pool::threads = count; }
+void wait_idle() { pool::wait_idle(); }

@@ -17,13 +17,24 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <new>
 #include <type_traits>
 #include <vector>
 
+#ifdef __aarch64__
+inline void pause_core() { asm volatile("isb"); }  // `yield` does nothing on many cores
+inline uint64_t ticks() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+#else
+inline void pause_core() { __builtin_ia32_pause(); }
+inline uint64_t ticks() { return __builtin_ia32_rdtsc(); }
+#endif
+
 namespace pool {
+
+extern int (*threads)();  // how many share a region, the calling one included
 
 class Task {
 public:

@@ -4,9 +4,6 @@
 
 #pragma once
 
-#include <algorithm>
-#include <type_traits>
-
 #include "codes.h"
 
 // The next LANES numbers, or fewer and zeros.
@@ -18,20 +15,6 @@ inline vec load_up_to(const T *x, int64_t count) {
     return load(some);
 }
 
-// All lanes joined to one: neighbours, then pairs of them, and so on.
-template <int S = 1, typename Join>
-inline int32_t join_lanes(ints x, Join join) {
-    if constexpr (S < LANES) {
-        constexpr auto lanes = std::make_integer_sequence<int, LANES>();
-        const words w = (words)x;
-        x = join((ints)groups<S, false>(w, w, lanes), (ints)groups<S, true>(w, w, lanes));
-        return join_lanes<2 * S>(x, join);
-    }
-    return x[0];
-}
-
-inline int32_t sum(ints x) { return join_lanes(x, [](ints a, ints b) { return a + b; }); }
-
 // max |x|, or NaN where there is one: its bits are above those of all numbers.
 template <typename T>
 inline float largest(const T *x, int64_t size) {
@@ -40,7 +23,7 @@ inline float largest(const T *x, int64_t size) {
         const ints v = (ints)load_up_to(x + k, size - k) & 0x7fffffff;
         most = v > most ? v : most;
     }
-    const int32_t bits = join_lanes(most, [](ints a, ints b) { return a > b ? a : b; });
+    const int32_t bits = max(most);
     float result;
     memcpy(&result, &bits, 4);
     return result;
@@ -76,11 +59,16 @@ inline void put_bytes(ints whole, char *to, int64_t next) {
 }
 #endif
 
-// sums + the products of a word's four bytes, those of a without a sign. On CPUs without VNNI, two products have to stay
-// within 16 bits.
+// sums + the products of a word's four bytes, those of a without a sign: below 128, but for VNNI. With AVX2 two products
+// have to stay within 16 bits.
 inline ints add_products(ints sums, words a, words b, int8_t) {
 #ifdef __AVX512VNNI__
     return (ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+#elif defined __ARM_FEATURE_DOTPROD
+    return (ints)vdotq_s32((int32x4_t)sums, (int8x16_t)a, (int8x16_t)b);
+#elif defined __aarch64__
+    const int16x8_t low = vmull_s8(vget_low_s8((int8x16_t)a), vget_low_s8((int8x16_t)b));
+    return sums + (ints)vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(vmull_high_s8((int8x16_t)a, (int8x16_t)b)));
 #else
     __m256i parts[3][LANES / 8];
     memcpy(parts[0], &sums, sizeof sums);
@@ -99,6 +87,11 @@ inline ints add_products(ints sums, words a, words b, int8_t) {
 #ifdef __AVX512VNNI__
 inline ints add_products(ints sums, words a, words b, int16_t) {
     return (ints)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+}
+#elif defined __aarch64__
+inline ints add_products(ints sums, words a, words b, int16_t) {
+    const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b));
+    return sums + (ints)vpaddq_s32(low, vmull_high_s16((int16x8_t)a, (int16x8_t)b));
 }
 #endif
 

@@ -5,9 +5,6 @@
 #pragma once
 
 #include "panels.h"
-#include "vector.h"
-
-constexpr int MAX_ROWS = LANES == 16 ? 12 : 6;  // 2 * MAX_ROWS results, of 32 registers or 16
 
 // out[r] = keep[r] * out[r] + the sum over k of x[r, k] * w[k], WIDTH numbers each. keep may be null: 0. A row of x is
 // X_STRIDE long; where that is 1, its rows lie side by side instead.
@@ -39,10 +36,8 @@ template <int X_STRIDE, typename X>
 void multiply_rows(int rows, const X *x, const X *w, int64_t size, const float *keep, float *out, int64_t out_stride) {
     switch (rows) {
 #define CASE(N) \
-    case N: return multiply_rows<N, X_STRIDE>(x, w, size, keep, out, out_stride);
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-#ifdef __AVX512F__
-        CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#endif
+    case N:     \
+        if constexpr (N <= MAX_ROWS) return multiply_rows<N, X_STRIDE>(x, w, size, keep, out, out_stride);
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
     }
 }

@@ -16,7 +16,6 @@
 
 #ifdef __AMX_BF16__
 #include "panels.h"
-#include "pool.h"
 
 constexpr int TILE_ROWS = 16;
 constexpr int TILE_WORDS = 16;                           // of a row, that one instruction multiplies

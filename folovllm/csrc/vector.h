@@ -1,9 +1,9 @@
 // Vectors of floats, as wide as the CPU's registers, and the three number formats that the kernels read.
 //
-// GCC and Clang compile `a * b + c` on these types to the widest instructions that -march=native allows: 16 floats with
-// AVX-512, 8 with AVX2. Loads and stores need no alignment.
+// GCC and Clang compile `a * b + c` on these types to the widest instructions that the CPU has: 16 floats with AVX-512, 8
+// with AVX2, 4 with NEON. Loads and stores need no alignment.
 //
-// vLLM: csrc/cpu/cpu_types_x86.hpp
+// vLLM: csrc/cpu/cpu_types_x86.hpp, csrc/cpu/cpu_types_arm.hpp
 
 #pragma once
 
@@ -11,15 +11,21 @@
 #include <cstring>
 #include <utility>
 
+// MAX_ROWS: a product of so many rows has its 2 * MAX_ROWS results in registers, of which there are 32, or 16 with AVX2.
+#if defined __AVX512F__
 #include <immintrin.h>
-
-#ifdef __AVX512F__
-constexpr int LANES = 16;
+constexpr int LANES = 16, MAX_ROWS = 12;
 #define TO_WORDS(HALVES) ((words)_mm512_cvtepu16_epi32((__m256i)(HALVES)))  // GCC 12 would convert two halves
+#elif defined __aarch64__
+#include <arm_neon.h>
+constexpr int LANES = 4, MAX_ROWS = 8;  // with 12 GCC 12 would keep some results in memory
+#define TO_WORDS(HALVES) ((words)vmovl_u16((uint16x4_t)(HALVES)))
 #else
-constexpr int LANES = 8;
+#include <immintrin.h>
+constexpr int LANES = 8, MAX_ROWS = 6;
 #define TO_WORDS(HALVES) ((words)_mm256_cvtepu16_epi32((__m128i)(HALVES)))
 #endif
+static_assert(MAX_ROWS <= LANES || MAX_ROWS % LANES == 0, "rows are taken by whole vectors");
 
 typedef float vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -57,15 +63,23 @@ struct bf16_pair {
 
 #ifdef __AVX512BF16__
 typedef __m512bh pairs;
-
-static inline pairs load(const bf16_pair *p) { return (pairs)_mm512_loadu_si512(p); }
-
+#define ADD_PAIRS(SUM, W, X) _mm512_dpbf16_ps((__m512)(SUM), W, (pairs)(X))
+#elif defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+typedef bfloat16x8_t pairs;
+#define ADD_PAIRS(SUM, W, X) vbfdotq_f32((float32x4_t)(SUM), W, (pairs)(X))
+#endif
+#ifdef ADD_PAIRS
+#define IF_PAIRS(...) __VA_ARGS__
+static inline pairs load(const bf16_pair *p) { return (pairs)(*(const ints *)p); }
 static inline vec multiply_add(vec sum, bf16_pair x, pairs w) {
     int32_t both;
     memcpy(&both, &x, 4);
-    return (vec)_mm512_dpbf16_ps((__m512)sum, w, (pairs)_mm512_set1_epi32(both));
+    return (vec)ADD_PAIRS(sum, w, both - ints{});
 }
+#else
+#define IF_PAIRS(...)
 #endif
+constexpr bool HAS_PAIRS = 0 IF_PAIRS(+1);
 
 static inline float get(const float *p) { return *p; }
 static inline float get(const bf16 *p) {
@@ -84,29 +98,6 @@ static inline void put(bf16 *p, float x) {
     *p = lanes[0];
 }
 
-// Halves onto each other until one lane is left.
-template <typename Join>
-static inline float join_lanes(vec x, Join join) {
-#ifdef __AVX512F__
-    const __m512 wide = (__m512)x;
-    const __m256 upper = (__m256)_mm512_extractf64x4_pd((__m512d)wide, 1);
-    const __m256 eight = join(_mm512_castps512_ps256(wide), upper);
-#else
-    const __m256 eight = (__m256)x;
-#endif
-    __m128 four = join(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    four = join(four, _mm_movehl_ps(four, four));
-    return join(four, _mm_movehdup_ps(four))[0];
-}
-
-static inline float sum(vec x) {
-    return join_lanes(x, [](auto a, auto b) { return a + b; });
-}
-
-static inline float max(vec x) {
-    return join_lanes(x, [](auto a, auto b) { return a > b ? a : b; });
-}
-
 // Of two vectors whose lanes are cut into groups of S: the even groups of both side by side, or the odd ones.
 template <int S, bool ODD, int... L>
 static inline words groups(words a, words b, std::integer_sequence<int, L...>) {
@@ -116,6 +107,19 @@ static inline words groups(words a, words b, std::integer_sequence<int, L...>) {
     return __builtin_shuffle(a, b, (words){(L & S ? LANES + L - (ODD ? 0 : S) : L + (ODD ? S : 0))...});
 #endif
 }
+
+// Halves onto each other until one lane is left.
+template <int S = LANES / 2>
+static inline auto join_lanes(auto x, auto join) {
+    constexpr auto lanes = std::make_integer_sequence<int, LANES>();
+    const words w = (words)x;
+    x = join((decltype(x))groups<S, false>(w, w, lanes), (decltype(x))groups<S, true>(w, w, lanes));
+    if constexpr (S > 1) return join_lanes<S / 2>(x, join);
+    return x[0];
+}
+
+static inline auto sum(auto x) { return join_lanes(x, [](auto a, auto b) { return a + b; }); }
+static inline auto max(auto x) { return join_lanes(x, [](auto a, auto b) { return a > b ? a : b; }); }
 
 template <int S>
 static inline void exchange(words *rows) {
@@ -133,7 +137,7 @@ static inline void exchange(words *rows) {
 static inline void transpose(words *rows) {
     exchange<1>(rows);
     exchange<2>(rows);
-    exchange<4>(rows);
+    if constexpr (LANES > 4) exchange<4>(rows);
     if constexpr (LANES > 8) exchange<8>(rows);
 }
 
@@ -151,7 +155,7 @@ static inline void add_groups(const vec *from, vec *to, int count) {
 static inline vec sums(vec *rows) {
     add_groups<1>(rows, rows, LANES / 2);
     add_groups<2>(rows, rows, LANES / 4);
-    add_groups<4>(rows, rows, LANES / 8);
+    if constexpr (LANES > 4) add_groups<4>(rows, rows, LANES / 8);
     if constexpr (LANES > 8) add_groups<8>(rows, rows, 1);
     return rows[0];
 }

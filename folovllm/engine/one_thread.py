@@ -1,8 +1,6 @@
-"""How many threads compute the embedded model: one, unless the user has chosen a number. And each of several ranks:
-its share.
+"""How many threads compute the embedded model: one, unless the user has chosen a number. And each rank: its share.
 
-Its products are done before a second thread has woken up. Alone on a machine two threads are a little faster than one;
-beside a busy program every product waits for the thread that has no core just then, and a step takes ten times as long.
+Beside a busy program every product would wait for the thread that has no core just then: ten times as long.
 
 vLLM: none
 """
@@ -10,6 +8,8 @@ vLLM: none
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
@@ -19,7 +19,6 @@ import torch
 
 from folovllm.config import EMBEDDED_MODEL
 
-_TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # a fork has none of torch's own
 
 
@@ -32,11 +31,9 @@ def threads_for_steps(model: str | None, ranks: int = 1) -> Callable[[], Abstrac
 
 @contextmanager
 def few_threads(ranks: int | None) -> Iterator[None]:
-    """Inside, torch computes with one thread (None), or with the share of its threads that one of so many ranks has.
-    Afterwards it has as many as before, so that other code in the process is not slowed down. It takes a microsecond.
-
-    A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not say whether its number
-    was set, so one that it would take by default counts as not chosen."""
+    """Inside, torch computes with one thread (None), or with the share of its threads that one of so many ranks has;
+    afterwards with as many as before. A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch
+    does not say whether its number was set, so one that it would take by default counts as not chosen."""
     before = torch.get_num_threads()
     if "OMP_NUM_THREADS" in os.environ or before not in torchs_own_numbers():
         yield
@@ -50,8 +47,11 @@ def few_threads(ranks: int | None) -> Iterator[None]:
 
 @cache
 def torchs_own_numbers() -> frozenset[int]:
-    """By its build, torch takes a thread for each CPU, or for each core where two CPUs are one core."""
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    files = [Path(_TOPOLOGY.format(cpu)) for cpu in cpus]
+    """By its build, torch takes a thread for each CPU, or each core where two CPUs are one; on macOS each fast core."""
+    if platform.system() == "Darwin":
+        fast = subprocess.run(("sysctl", "-n", "hw.perflevel0.physicalcpu"), capture_output=True, check=False).stdout
+        return frozenset({os.cpu_count() or 1, int(fast or 1)})
+    cpus = os.sched_getaffinity(0)
+    files = [Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus]
     cores = {file.read_text("utf-8") for file in files if file.exists()}
     return frozenset({len(cpus), len(cores) or len(cpus)})

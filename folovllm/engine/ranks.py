@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
@@ -174,9 +175,10 @@ def start_processes(size: int, device: torch.device, timeout: int, config: objec
     """A link to each of the other ranks, which get `config`; and what join() takes."""
     memory, port, links = None, 0, {}
     if device.type == "cpu" and unavailable_reason() is None:
-        memory = os.memfd_create("folovllm-ranks")
-        shared: Any = open(memory, "r+b")  # noqa: SIM115  it is closed with the group
+        of_linux = hasattr(os, "memfd_create")  # closed with the group
+        shared: Any = open(os.memfd_create("folovllm-ranks"), "r+b") if of_linux else TemporaryFile()  # noqa: SIM115
         shared.truncate(memory_bytes(size))
+        memory = shared.fileno()
     else:
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -47,8 +47,8 @@ def panel_width() -> int:
 
 @cache
 def has_bf16_pairs() -> bool:
-    """Whether this CPU multiplies pairs of bfloat16 numbers, and adds them to a float32 sum."""
-    return bool(library().has_bf16_pairs())
+    """Whether the kernels run and this CPU multiplies pairs of bfloat16 numbers, and adds them to a float32 sum."""
+    return unavailable_reason() is None and bool(library().has_bf16_pairs())
 
 
 @cache

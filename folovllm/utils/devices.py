@@ -43,27 +43,27 @@ def hidden_gpu_reason() -> str | None:
 
 
 def cpu_has_bf16_units() -> bool:
-    """True where the CPU multiplies bfloat16 in hardware (AMX tiles or AVX-512 BF16).
+    """True where the CPU multiplies bfloat16 in hardware (AMX tiles or AVX-512 BF16; Arm's units, if the kernels run).
 
-    Without such units each bfloat16 product is widened to float32 first: torch's matrix product is then about
-    as fast as float32's at one row, although it reads half the bytes, and several times slower at a hundred.
-    The probes are private names of torch: where a build lacks one, the answer is no, which costs speed at
-    worst and never correctness.
+    Without such units torch's product is about as fast as float32's at one row, and several times slower at a hundred.
+    The probes are private names of torch: where a build lacks one, the answer is no, which costs speed at most.
 
-    FOLOVLLM_CPU_BF16=yes or =no in the environment answers in the CPU's place, to try out the other kind of
-    machine: dtype="auto" then chooses as it would there, and so does everything that follows from the dtype.
+    FOLOVLLM_CPU_BF16=yes or =no in the environment answers in the CPU's place, to try out the other kind of machine.
     Under a yes, products that the CPU has no units for come out right, only slowly.
 
     Raises:
         ValueError: FOLOVLLM_CPU_BF16 says something else.
     """
-    forced = os.environ.get("FOLOVLLM_CPU_BF16")
-    if forced:
+    if forced := os.environ.get("FOLOVLLM_CPU_BF16"):
         if forced not in ("yes", "no"):
             raise ValueError(f"FOLOVLLM_CPU_BF16 must be 'yes' or 'no', got {forced!r}; unset it to ask the CPU")
         return forced == "yes"
     import torch
 
+    from folovllm.utils.cpu_kernels import cpu_features, unavailable_reason
+
+    if "bf16" in cpu_features():  # Arm's: torch does not know them
+        return unavailable_reason() is None
     for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         supported = getattr(torch.cpu, probe, None)
         if supported is not None and supported():

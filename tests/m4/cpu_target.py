@@ -9,10 +9,10 @@ from folovllm.layers import compiled_ops as cpu
 from folovllm.utils import cpu_kernels
 
 REASON = cpu_kernels.unavailable_reason()
-TARGETS = {"this CPU": cpu_kernels.NATIVE, "AVX2": ("-march=haswell",)}
-if "amx_bf16" in cpu_kernels._cpu_features():
+TARGETS = {"this CPU": cpu_kernels.NATIVE} | ({"AVX2": ("-march=haswell",)} if cpu_kernels.MACHINE == "x86_64" else {})
+if "amx_bf16" in cpu_kernels.cpu_features():
     TARGETS["no AMX"] = (*cpu_kernels.NATIVE, "-mno-amx-bf16")
-if "avx512f" in cpu_kernels._cpu_features():
+if "avx512f" in cpu_kernels.cpu_features():
     TARGETS["AVX-512, no VNNI"] = ("-march=skylake-avx512", "-mprefer-vector-width=512")
 CACHED = (cpu_kernels.function, cpu.panel_width, cpu.has_bf16_pairs, cpu.has_tiles, cpu.product_name)
 

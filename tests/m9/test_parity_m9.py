@@ -19,7 +19,7 @@ from tests.m7.support import FOLDERS, NAMES, PROMPTS, generate
 from tests.m7.support import oracle as quantized_oracle
 from tests.m8.support import guess_always
 from tests.m8.test_speculation_engine import FEATURES
-from tests.m9.support import RankThread
+from tests.m9.support import MEMORY, RankThread
 
 SIZES = {"2 ranks": 2, "4 ranks": 4}  # of a model with 4 heads and 2 KV heads
 
@@ -100,7 +100,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("other", [pytest.param(name, marks=[MEMORY] * ("invariant" in name)) for name in OTHERS])
 def test_other_ways_to_compute(oracle: Oracle, rank_threads: list[RankThread], other: str) -> None:
     asked, options = asked_greedily()[:4], {**PRESSURES["roomy"], **OTHERS[other]}
     one = caching_engine(oracle.folder, max_model_len=64, block_size=BLOCK, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,23 @@ from typing import Any
 from folovllm import __version__
 from folovllm.utils.devices import total_memory_bytes
 
-# What matters to a matrix product: torch's name of the capability -> the name people use.
+# What matters to a matrix product: Linux's name, or macOS's, of the capability -> the name people use.
 _FEATURES = {
     "avx2": "AVX2",
-    "fma3": "FMA",
+    "fma": "FMA",
     "f16c": "F16C",
-    "avx512_f": "AVX-512",
+    "avx512f": "AVX-512",
     "avx512_bf16": "AVX512-BF16",
     "avx512_vnni": "AVX512-VNNI",
     "avx512_fp16": "AVX512-FP16",
     "amx_tile": "AMX",
     "amx_bf16": "AMX-BF16",
     "amx_int8": "AMX-INT8",
-    "neon": "NEON",
+    "asimd": "NEON",
+    "advsimd": "NEON",
+    "asimddp": "SDOT",
+    "dotprod": "SDOT",
     "sve": "SVE",
-    "sve2": "SVE2",
     "bf16": "BF16",
 }
 
@@ -56,15 +59,17 @@ def hardware() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
+    if platform.system() == "Darwin":
+        told = subprocess.run(("sysctl", "-n", "machdep.cpu.brand_string"), capture_output=True, text=True, check=False)
+        return told.stdout.strip() or platform.machine()
     path = Path("/proc/cpuinfo")
-    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
         if line.lower().startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
 def cpu_features() -> list[str]:
-    import torch
+    from folovllm.utils import cpu_kernels
 
-    present: Any = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
-    return [label for name, label in _FEATURES.items() if present.get(name) is True]
+    return [label for name, label in _FEATURES.items() if name in cpu_kernels.cpu_features()]

@@ -30,8 +30,6 @@
 
 #include "cache.h"
 #include "kernels.h"
-#include "panels.h"
-#include "pool.h"
 #include "rows.h"
 #include "tiles.h"
 
@@ -50,11 +48,7 @@ struct Prefill {
     float scale;
     T *out;
 
-#ifdef __AVX512BF16__
-    static constexpr bool IN_PAIRS = std::is_same_v<T, bf16> && !std::is_same_v<C, float>;
-#else
-    static constexpr bool IN_PAIRS = false;
-#endif
+    static constexpr bool IN_PAIRS = HAS_PAIRS && std::is_same_v<T, bf16> && !std::is_same_v<C, float>;
     static constexpr bool HAS_SCALE = Place<C>::HAS_SCALE;
     using Step = std::conditional_t<IN_PAIRS, bf16_pair, float>;  // what a row has for one step of a product
     static constexpr int64_t KEYS_OF_STEP = IN_PAIRS ? 2 : 1;     // in the second one
@@ -135,12 +129,9 @@ struct Prefill {
         // By squares: tokens lie a power of two apart, so a column of all of them would not fit into the first cache.
         for (int64_t j = 0; j < used; j += LANES)
             for (int64_t d = 0; d < steps(); d += LANES) {
-                words square[LANES];
-                for (int64_t i = 0; i < LANES; i++) square[i] = j + i < count ? take(keys + at[j + i], d, 1) : words{};
-                transpose(square);
                 Step *to = m.k + j / WIDTH * WIDTH * steps() + d * WIDTH + j % WIDTH;
-                for (int64_t i = 0; i < std::min<int64_t>(LANES, steps() - d); i++)
-                    memcpy(to + i * WIDTH, &square[i], sizeof(words));
+                put_steps(to, WIDTH, LANES, steps() - d,
+                          [&](int64_t i) { return j + i < count ? take(keys + at[j + i], d, 1) : words{}; });
             }
         for (int64_t d = 0; d < padded(); d += LANES) {
             Step *to = m.v + d / WIDTH * WIDTH * TILE_STEPS + d % WIDTH;
@@ -192,7 +183,8 @@ struct Prefill {
         const int64_t keys = std::min<int64_t>(TILE, most), vectors = TILES ? WIDTH : LANES;
         const int64_t whole = (keys + vectors - 1) / vectors * vectors;
         for (int64_t panel = 0; panel < keys; panel += WIDTH) multiply_keys(rows, row, panel, m);
-        float before[LANES] = {}, highest[LANES] = {}, keep[LANES];
+        constexpr int ROOM = std::max(BLOCK, LANES);
+        float before[ROOM] = {}, highest[ROOM] = {}, keep[ROOM];
         for (int r = 0; r < rows; r++) {
             float *scores = m.scores + r * TILE;
             const int64_t seen = position + (row % group() + r) / group() - first + 1;  // keys of this tile
@@ -205,9 +197,10 @@ struct Prefill {
             for (int64_t j = 0; j < whole; j += LANES) each = load(scores + j) > each ? load(scores + j) : each;
             highest[r] = m.highest[row + r] = max(each);
         }
-        // What each row has so far fades by this; without a key yet, both are minus infinity.
-        const vec fading = exp_(load(before) - load(highest));
-        store(keep, load(before) == load(highest) ? splat(1.0f) : fading);
+        for (int r = 0; r < ROOM; r += LANES) {  // what each row has so far fades by this; without a key yet it stays
+            const vec was = load(before + r), is = load(highest + r);
+            store(keep + r, was == is ? splat(1.0f) : exp_(was - is));
+        }
         for (int r = 0; r < rows; r++) {
             vec total = {};
             for (int64_t j = 0; j < whole; j += LANES) {
@@ -238,14 +231,13 @@ struct Prefill {
                 from[r] = q + (begin + row / group()) * q_stride + (kv_head * group() + row % group()) * size;
             Step *to = m.q + block * steps();  // what a square has beyond its rows is written over by the next step
             for (int64_t d = 0; d < steps(); d += LANES) {
-                words square[LANES] = {};
-                for (int64_t r = 0; r < here; r++) square[r] = take(from[r], d, scale);
+                const auto row = [&](int64_t r) { return take(from[r], d, scale); };
                 if constexpr (TILES) {
+                    words square[LANES] = {};
+                    for (int64_t r = 0; r < here; r++) square[r] = row(r);
                     memcpy(to + d * BLOCK, square, sizeof square);
                 } else {
-                    transpose(square);
-                    for (int64_t i = 0; i < std::min<int64_t>(LANES, steps() - d); i++)
-                        memcpy(to + (d + i) * here, &square[i], sizeof(words));
+                    put_steps(to + d * here, here, here, steps() - d, row);
                 }
             }
         }

@@ -1,17 +1,16 @@
 """Compiles the C++ files of folovllm/csrc for this CPU at their first use, and loads them.
 
-torch's own operators are compiled for every CPU, one after the other, and meet in memory. Kernels of our own can be
-compiled for the CPU that is there, and do in one pass what takes torch several. They need a C++ compiler. Where there
-is none, torch's operators do the same, more slowly.
+torch's own operators are compiled for every CPU and meet in memory. Kernels of our own are compiled for the CPU that is
+there, and do in one pass what takes torch several. Without a C++ compiler torch's do the same, more slowly.
 
     csrc/*.cpp ──g++ -O3 -march=native──▶ ~/.cache/folovllm/kernels-<hash>.so ──ctypes──▶ functions that take pointers
 
-The hash covers the sources, the compiler and the CPU's features, so whatever changes is compiled anew.
-cached_library.py keeps the result. No header of torch is needed, which is why it takes seconds. The threads are the
-library's own (csrc/pool.h), as many as torch has.
+The hash covers the sources, the compiler and the CPU's features. cached_library.py keeps the result. The threads are
+the library's own (csrc/pool.h), as many as torch has.
 
     FOLOVLLM_CPU_KERNELS=no      in the environment: do without
-    CXX                          the compiler, if it is not g++
+    FOLOVLLM_CPU_TARGET          flags for the CPU, for a compiler that runs on another
+    CXX                          the compiler, if it is not g++, or c++ on macOS
 
 vLLM: cmake/cpu_extension.cmake
 """
@@ -22,6 +21,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -35,18 +35,14 @@ from folovllm.utils.cached_library import cached_library
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
-
 SOURCES = Path(__file__).parents[1] / "csrc"
-FLAGS = ("-O3", "-std=c++20", "-fopenmp", "-fPIC", "-fno-math-errno")
-NATIVE = ("-march=native", "-mprefer-vector-width=512")
-# Code that AVX2 and fused multiply-add are missing for would be slower than torch's.
-NEEDED = {"avx2", "fma"}
+SYSTEM, MACHINE = platform.system(), platform.machine()
+FLAGS = ("-O3", "-std=c++20", "-fPIC", "-fno-math-errno")
+OF_CPU = "-march=native -mprefer-vector-width=512" if MACHINE == "x86_64" else "-mcpu=native"
+NATIVE = tuple((os.environ.get("FOLOVLLM_CPU_TARGET") or OF_CPU).split())
+NEEDED = {"avx2", "fma"} if MACHINE == "x86_64" else set()  # code without would be slower than torch's
 
-# One of them helps, whatever failed.
-WAYS_OUT = (
-    "set XDG_CACHE_HOME to a folder of yours to keep them elsewhere, CXX to another compiler, "
-    "or FOLOVLLM_CPU_KERNELS=no to do without"
-)
+WAYS_OUT = "set XDG_CACHE_HOME to a folder of yours, CXX to another compiler, or FOLOVLLM_CPU_KERNELS=no to do without"
 
 POINTER, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 # What each function of csrc/kernels.h takes. The rest of a function's name says its dtypes: linear_float32.
@@ -61,8 +57,7 @@ ARGTYPES: dict[str, list[Any]] = {
     "decoder": [POINTER] * 3 + [INT] * 3 + [POINTER] * 4,
     "all_reduce": [POINTER] * 2 + [INT],
 }
-# How the dtypes are called in the functions' names.
-DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
+DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}  # in the functions' names
 
 
 def unavailable_reason() -> str | None:
@@ -81,11 +76,7 @@ def unavailable_reason() -> str | None:
 
 
 def library() -> ctypes.CDLL:
-    """The compiled kernels.
-
-    Raises:
-        RuntimeError: they cannot run here; the text says why.
-    """
+    """The compiled kernels. Raises a RuntimeError that says why, where they cannot run."""
     found = _load(NATIVE)
     if isinstance(found, str):
         raise RuntimeError(f"the CPU kernels cannot run here: {found}")
@@ -107,19 +98,24 @@ def function(name: str) -> Any:
 
 @cache
 def _load(target: tuple[str, ...]) -> ctypes.CDLL | str:
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
-        return "written for x86-64 on Linux"
-    if missing := NEEDED - _cpu_features():
+    if (SYSTEM, MACHINE) not in (("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "arm64")):
+        return "written for x86-64 and 64-bit Arm on Linux, and for Apple silicon"
+    if missing := NEEDED - cpu_features():
         return f"the CPU lacks {' and '.join(sorted(missing))}"
-    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    if SYSTEM == "Darwin" and subprocess.run(("xcode-select", "-p"), capture_output=True, check=False).returncode:
+        return "no C++ compiler found: xcode-select --install brings one"  # its stub, /usr/bin/c++, opens a window
+    compiler = shutil.which(os.environ.get("CXX") or ("c++" if SYSTEM == "Darwin" else "g++"))
     if compiler is None:
         return "no C++ compiler found: install g++, or name one in CXX"
     try:
-        return ctypes.CDLL(str(compiled(compiler, target)))
+        found = ctypes.CDLL(str(compiled(compiler, target)))
+        of_torch = ctypes.CDLL(str(next(Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"), "")))
+        found.set_threads(of_torch._ZN2at15get_num_threadsEv)  # at::get_num_threads()
+        return found
     except subprocess.CalledProcessError as error:
         detail = error.stderr.strip() or str(error)
         reason = f"{compiler} failed: {detail.splitlines()[0]}"
-    except (OSError, RuntimeError) as error:
+    except (AttributeError, OSError, RuntimeError) as error:
         detail = reason = str(error)
     logger.warning("the CPU kernels cannot run, torch's operators take their place: %s; %s", detail, WAYS_OUT)
     return reason
@@ -133,7 +129,7 @@ def compiled(compiler: str, target: tuple[str, ...] = NATIVE) -> Path:
         subprocess.CalledProcessError: the compiler fails; stderr has its words.
     """
     sources = sorted(SOURCES.iterdir())
-    about = [_run(compiler, "--version", LC_ALL="C"), *FLAGS, *target, *sorted(_cpu_features())]
+    about = [_run(compiler, "--version", LC_ALL="C"), *FLAGS, *target, *sorted(cpu_features())]
     digest = hashlib.sha256("|".join([*about, *(source.read_text("utf-8") for source in sources)]).encode()).hexdigest()
     units = [source for source in sources if source.suffix == ".cpp"]
     return cached_library(
@@ -150,8 +146,7 @@ def _compile(compiler: str, target: tuple[str, ...], sources: list[Path], librar
         _run(compiler, *FLAGS, *target, *arguments, TMPDIR=str(library.parent))
 
     with ThreadPoolExecutor(len(sources)) as pool:
-        jobs = zip(sources, objects, strict=True)
-        list(pool.map(lambda job: run("-c", str(job[0]), "-o", str(job[1])), jobs))
+        list(pool.map(lambda source, made: run("-c", str(source), "-o", str(made)), sources, objects))
     run("-shared", *map(str, objects), "-o", str(library))
 
 
@@ -163,10 +158,11 @@ def _run(*command: str, **environment: str) -> str:
 
 
 @cache
-def _cpu_features() -> frozenset[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return frozenset()
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(flags.partition(":")[2].split())
+def cpu_features() -> frozenset[str]:
+    """What the CPU can do beyond its first models, in the words of Linux: avx2, amx_bf16, bf16."""
+    if SYSTEM == "Darwin":  # hw.optional.arm.FEAT_BF16: 1
+        told = subprocess.run(("sysctl", "hw.optional.arm"), capture_output=True, text=True, check=False).stdout
+        return frozenset(re.findall(r"arm\.(?:feat_)?(\w+): 1", told.lower()))
+    path = Path("/proc/cpuinfo")
+    found = re.search(r"^(?:flags|Features)\s*:(.*)", path.read_text("utf-8") if path.exists() else "", re.MULTILINE)
+    return frozenset(found[1].split() if found else ())

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "kernels.h"
-#include "pool.h"
 #include "tiles.h"
 
 namespace {

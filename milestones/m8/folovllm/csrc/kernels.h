@@ -10,11 +10,6 @@
 
 #include "vector.h"
 
-#ifdef __AVX512BF16__
-#define IF_PAIRS(...) __VA_ARGS__
-#else
-#define IF_PAIRS(...)
-#endif
 #ifdef __AMX_BF16__
 struct bf16_tiled : bf16_pair {};  // the same numbers, for the other product
 #define IF_TILES(...) __VA_ARGS__
@@ -121,6 +116,7 @@ struct Step {
                         int64_t all, const float *final_norm, T *residual, T *scratch, T *out);
 EACH_DECODER(DECLARE_DECODER)
 
+void set_threads(int (*count)());  // torch's own
 int panel_width();
 int has_bf16_pairs();
 int has_tiles();  // and the system lets us
