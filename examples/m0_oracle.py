@@ -20,9 +20,9 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from folovllm import ModelConfig, ModelLoadError, get_model_and_tokenizer
-from folovllm.hf_config import load_hf_config
-from folovllm.model_files import EMBEDDED_FOLDER
 from folovllm.model_loader import resolve_max_model_len
+from folovllm.model_loader.hf_config import load_hf_config
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 
 
 def make_random_model(folder: Path) -> None:

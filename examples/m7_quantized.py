@@ -17,7 +17,7 @@ from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import round_to_nearest
 from folovllm.layers.quantization.linear import round_rows
 from folovllm.model_loader import get_model_and_tokenizer
-from folovllm.quant_scheme import ONLINE, QuantScheme
+from folovllm.model_loader.quant_scheme import ONLINE, QuantScheme
 
 PROMPT = "Once upon a time there was a little fox who"
 LENGTH = 32

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from folovllm import LLM, SamplingParams
 from folovllm.layers.linear import PLAIN
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from folovllm.models.shard import shard_of
 from folovllm.models.weights import iterate_safetensors
 from folovllm.worker.kv_cache import kv_bytes_per_token

@@ -1,6 +1,6 @@
 """Draw from a vocabulary that is cut between ranks: by all logits, and by a winner of each part.
 
-    python examples/m9_winners.py
+python examples/m9_winners.py
 """
 
 import _tree  # noqa: F401 - folovllm is this tree's

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from workshop.glossary import LANGS, load_glossary
 from workshop.judge import ROWS, Judge, figures
 from workshop.stories import story_templates

@@ -20,8 +20,8 @@ from rich.table import Table
 from tokenizers import Tokenizer
 
 from folovllm import LLM, SamplingParams
-from folovllm.engine.build_proposer import DRAFT_FOLDER
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.engine.builder.proposer import DRAFT_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from folovllm.spec_decode.ngram import find_continuation
 from folovllm.spec_decode.ngram_table import NgramTable
 from workshop.corpus import Document, documents

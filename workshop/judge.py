@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from workshop.glossary import LANGS, Lang, judge_questions, load_glossary
 from workshop.stories import load_stories, names_in, sentence_patterns, split_sentences
 

@@ -35,7 +35,7 @@ from rich.table import Table
 
 from folovllm.bench.neighbours import Neighbours
 from folovllm.bench.workload import random_prompts, shape_config
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 from workshop.product_bench import layer_of

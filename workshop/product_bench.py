@@ -36,7 +36,7 @@ from folovllm.layers.compiled_ops import CompiledLinear, compiled_unavailable_re
 from folovllm.layers.linear import PLAIN, Linear
 from folovllm.layers.quantization.codes import round_to_nearest
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
-from folovllm.quant_scheme import HEAD, ONLINE
+from folovllm.model_loader.quant_scheme import HEAD, ONLINE
 from folovllm.utils import cpu_kernels
 
 SHAPE, LAYERS, ROUNDS = "qwen3-0.6b", 6, 7

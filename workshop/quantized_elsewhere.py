@@ -66,9 +66,9 @@ def weights_that_are_equal(python: str, folder: Path, out: Path) -> tuple[int, i
     import torch
     from safetensors.torch import load_file
 
-    from folovllm.hf_config import read_settings
     from folovllm.layers.quantization.formats import FORMATS
-    from folovllm.quant_scheme import read_scheme
+    from folovllm.model_loader.hf_config import read_settings
+    from folovllm.model_loader.quant_scheme import read_scheme
     from folovllm.quantize.folder import Checkpoint
 
     run(python, DECOMPRESS, folder, out)

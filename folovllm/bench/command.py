@@ -17,7 +17,7 @@ from typing import Any
 from folovllm.bench.options import prepare, show
 from folovllm.entrypoints.cli.parser import Parser
 from folovllm.entrypoints.cli.recording import add_recording
-from folovllm.model_files import resolve_model_path
+from folovllm.model_loader.model_files import resolve_model_path
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def prepare(args: argparse.Namespace) -> None:
         check_target("json", Path(args.json))
     model = getattr(args, "model", None)
     if model is not None:
-        from folovllm.model_files import resolve_model_path
+        from folovllm.model_loader.model_files import resolve_model_path
 
         resolve_model_path(model, weights=getattr(args, "load_format", None) != "dummy")
     settle_threads(args.threads, model)

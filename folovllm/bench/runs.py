@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from folovllm.bench.workload import BenchModel, progress_bar
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.builder.components import Components, choose_components
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.engine.parts import Parts, choose_parts
 from folovllm.sampling_params import SamplingParams
 
 Work = tuple[list[list[int]], list[int]]
@@ -61,7 +61,8 @@ class Run(list[Step]):
 
 
 def make_engine(
-    model: BenchModel, dtype: str, device: str | None, *, choose: Callable[..., Parts] = choose_parts, **options: Any
+    model: BenchModel, dtype: str, device: str | None, *, choose: Callable[..., Components] = choose_components,
+    **options: Any,
 ) -> LLMEngine:
     """choose: LLMEngine's. options: more of its settings, by their names; there is no text by default."""
     options = {"load_format": model.load_format, "skip_tokenizer_init": True, **options}

@@ -14,7 +14,7 @@ from folovllm.bench.runs import FoloVLLM, Run, Work, rounds_of
 from folovllm.bench.workload import random_prompts, vocab_size
 from folovllm.config import CacheConfig, ModelConfig, ParallelConfig
 from folovllm.entrypoints.cli.parser import add_fields
-from folovllm.quant_scheme import ONLINE
+from folovllm.model_loader.quant_scheme import ONLINE
 
 COLUMNS = [
     "dtype", "requests", "prompt_tokens", "output_tokens", "seconds", "prefill_tokens_per_s", "decode_tokens_per_s",

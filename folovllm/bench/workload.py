@@ -61,7 +61,7 @@ def shape_config(shape: str) -> Any:
 
 def hf_config_of(model: BenchModel) -> Any:
     from folovllm.config import ModelConfig
-    from folovllm.hf_config import load_hf_config
+    from folovllm.model_loader.hf_config import load_hf_config
 
     return load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
 

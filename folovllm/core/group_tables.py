@@ -24,7 +24,7 @@ from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.request import Sequence
 
 
-def held_blocks(seq: Sequence) -> list[int]:
+def get_block_ids(seq: Sequence) -> list[int]:
     """All blocks that its tables name, those of the first group first."""
     if not seq.further_tables and seq.block_ids[:1] != [NULL_BLOCK]:
         return seq.block_ids

@@ -35,7 +35,7 @@ from folovllm.core.group_tables import (
     check_tables,
     find_prefix,
     free_outside_windows,
-    held_blocks,
+    get_block_ids,
     parents_of,
     serves,
 )
@@ -185,7 +185,7 @@ class KVCacheManager:
         """`child`, which has no blocks, gets the first `num_tokens` tokens of `parent`: shared, not copied."""
         child.block_ids, *child.further_tables = (table[: self.blocks_for(num_tokens)] for table in parent.tables)
         child.num_computed_tokens = num_tokens
-        self.pool.touch(held_blocks(child))
+        self.pool.touch(get_block_ids(child))
         if self.enable_prefix_caching:
             num_full = num_tokens // self.block_size
             self._chains[child] = self._chains[parent].fork(child.data, num_full)
@@ -219,7 +219,7 @@ class KVCacheManager:
         """Give `seq`, which has no blocks, the longest cached prefix that leaves one token to compute."""
         most = (seq.get_len() - 1) // self.block_size
         seq.block_ids, *seq.further_tables = find_prefix(self.pool, self.groups, self._chains[seq], most)
-        self.pool.touch(held_blocks(seq))
+        self.pool.touch(get_block_ids(seq))
         self._num_cached[seq] = len(seq.block_ids)
         seq.num_computed_tokens = len(seq.block_ids) * self.block_size
 
@@ -273,12 +273,12 @@ class KVCacheManager:
 
     def free(self, seq: Sequence) -> None:
         """Free the blocks of a sequence on the device, the last one first: it is then the first to be handed out."""
-        self.pool.free_blocks(reversed(held_blocks(seq)))
+        self.pool.free_blocks(reversed(get_block_ids(seq)))
         self._clear_table(seq)
 
     def free_swapped(self, seq: Sequence) -> None:
         """Free the blocks of a swapped sequence."""
-        self.swap_pool.free_blocks(held_blocks(seq))
+        self.swap_pool.free_blocks(get_block_ids(seq))
         self._clear_table(seq)
 
     def _clear_table(self, seq: Sequence) -> None:
@@ -317,7 +317,7 @@ class KVCacheManager:
         moved = dict(zip(old, target.get_new_blocks(len(old)), strict=True))
         seen: set[int] = set()
         for seq in seqs:
-            held = held_blocks(seq)
+            held = get_block_ids(seq)
             target.touch(moved[block] for block in held if block in seen)  # get_new_blocks() counted the first
             seen.update(held)
             source.free_blocks(reversed(held))
@@ -330,7 +330,7 @@ class KVCacheManager:
         what windows have left."""
         running, swapped = list(running), list(swapped)
         self.pool.check_invariants([], [pair for seq in running for pair in parents_of(self.groups, seq)])
-        self.swap_pool.check_invariants([held_blocks(seq) for seq in swapped])
+        self.swap_pool.check_invariants([get_block_ids(seq) for seq in swapped])
         for seq in [*running, *swapped]:
             if not self.blocks_for(seq.num_computed_tokens) <= len(seq.block_ids) <= self.blocks_for(seq.get_len()):
                 raise RuntimeError(
@@ -342,7 +342,7 @@ class KVCacheManager:
 
 def _distinct(seqs: list[Sequence]) -> list[int]:
     """The blocks that these sequences name, each once, in the order of the tables."""
-    return list(dict.fromkeys(block for seq in seqs for block in held_blocks(seq)))
+    return list(dict.fromkeys(block for seq in seqs for block in get_block_ids(seq)))
 
 
 def common_prefix(a: Sequence, b: Sequence) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from folovllm.core.group_tables import held_blocks
+from folovllm.core.group_tables import get_block_ids
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.request_queue import RequestLines
 from folovllm.core.scheduler_output import Drafts, SchedulerOutput
@@ -54,7 +54,7 @@ class StepRecord:
         changed += [child for _, child in (*self.branched, *output.forks)]
         for seq in rows if kv.groups.have_windows else changed:  # windows give blocks back without a word
             if seq.status is SequenceStatus.RUNNING:
-                self.tables[seq] = list(held_blocks(seq))
+                self.tables[seq] = list(get_block_ids(seq))
         self.num_free, self.num_cached = kv.pool.num_free, kv.pool.num_cached
         self.block_events, kv.pool.events = kv.pool.events or [], []
         self.num_waiting, self.num_running = len(lines.waiting), len(lines.running)

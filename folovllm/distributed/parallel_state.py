@@ -35,7 +35,7 @@ LONGEST = 1 << 26  # bytes of a message: a million blocks that are moved
 LOADING = 3600.0  # seconds for the weights; a rank that ends before is seen at once
 
 
-class Link:
+class Peer:
     """An end of the socket between rank 0 and another. process: that at the other end, where it was started here."""
 
     def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
@@ -61,7 +61,7 @@ class Link:
         self.connection.settimeout(before)
         return json.loads(body)
 
-    def hear(self, rank: int, seconds: float) -> Any:
+    def recv(self, rank: int, seconds: float) -> Any:
         """The next message of this rank. Raises EngineDeadError: none comes, or a text, which says how it failed."""
         waited = max(seconds, self.connection.gettimeout() or 0.0)  # before it was asked for a reason, too
         try:
@@ -113,7 +113,7 @@ def part(total: int, rank: int, world_size: int, unit: int = 1) -> range:
 class GroupCoordinator:
     """links: to the others' processes. Rank 0 has one to each, by their ranks; the others have one, to rank 0."""
 
-    def __init__(self, rank: int, world_size: int, links: dict[int, Link], collectives: Collectives) -> None:
+    def __init__(self, rank: int, world_size: int, links: dict[int, Peer], collectives: Collectives) -> None:
         self.rank, self.world_size, self.links, self.collectives = rank, world_size, links, collectives
         self._dead: EngineDeadError | None = None
         self.close = weakref.finalize(self, _close, list(links.values()))
@@ -162,7 +162,7 @@ class GroupCoordinator:
 
     def fewest(self, counts: list[int]) -> list[int]:
         """Rank 0's counts, or another rank's where it has fewer. All ranks learn them."""
-        all_of_them = [counts, *(link.hear(rank, LOADING) for rank, link in self.links.items())]
+        all_of_them = [counts, *(link.recv(rank, LOADING) for rank, link in self.links.items())]
         least = [min(each) for each in zip(*all_of_them, strict=True)]
         for link in self.links.values():
             link.send(least)
@@ -191,7 +191,7 @@ class GroupCoordinator:
             with suppress(KeyError):  # it is none of those at the other ends
                 try:
                     while True:
-                        self.links[-1 if gone is None else gone].hear(gone or 0, 1.0)
+                        self.links[-1 if gone is None else gone].recv(gone or 0, 1.0)
                 except EngineDeadError as error:
                     self._dead = error
             self.close()
@@ -199,7 +199,7 @@ class GroupCoordinator:
 
 
 def join(
-    rank: int, links: dict[int, Link], shared: Any, device: torch.device, config: EngineConfig
+    rank: int, links: dict[int, Peer], shared: Any, device: torch.device, config: EngineConfig
 ) -> GroupCoordinator:
     """When all are there. shared: a file in memory, or a store of torch.distributed."""
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
@@ -221,7 +221,7 @@ def join(
     return GroupCoordinator(rank, size, links, collectives)
 
 
-def _close(links: list[Link]) -> None:
+def _close(links: list[Peer]) -> None:
     for link in links:
         link.close()
 

@@ -20,8 +20,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.busy_loop import BusyLoop
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.engine_client import Done, EngineClient
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequestType

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from folovllm.engine.core import EngineCore
-from folovllm.engine.input_processor import Checked, InputProcessor
+from folovllm.engine.input_processor import InputProcessor, ProcessedInputs
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, SchedulerStats
 
 
@@ -48,7 +48,7 @@ class BusyLoop:
         self._handlers: dict[EngineCoreRequestType, Callable[..., Any]] = {
             EngineCoreRequestType.ADD: self._add,
             EngineCoreRequestType.ABORT: self._abort,
-            EngineCoreRequestType.RESET_PREFIX_CACHE: core.reset_prefix_cache,
+            EngineCoreRequestType.RESET_PREFIX_CACHE: core.scheduler.kv.reset_prefix_cache,
         }
 
     def submit(self, requests: Iterable[tuple[EngineCoreRequestType, tuple[Any, ...]]]) -> None:
@@ -95,7 +95,7 @@ class BusyLoop:
         return True
 
     def _add(self, request: EngineCoreRequest) -> None:
-        if isinstance(request.prompt, Checked):
+        if isinstance(request.prompt, ProcessedInputs):
             self._begin(request)
         else:  # a grammar is to be compiled: what may take seconds must not hold up a step
             self._to_compile.add(request.key)
@@ -113,7 +113,7 @@ class BusyLoop:
             self._begin(request)
 
     def _begin(self, request: EngineCoreRequest) -> None:
-        params = None if isinstance(request.prompt, Checked) else request.params  # else they have been checked with it
+        params = None if isinstance(request.prompt, ProcessedInputs) else request.params  # checked with the prompt
         asked = request.request_id, request.prompt, params, request.priority, request.key
         try:
             made = self._input_processor.process(*asked)

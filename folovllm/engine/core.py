@@ -107,9 +107,6 @@ class EngineCore:
             self._finish(request, request.sequences[f"{request_id}-{index}"], SequenceStatus.FINISHED_STOPPED)
         self._forget_finished(request)
 
-    def reset_prefix_cache(self) -> None:
-        self.scheduler.kv.reset_prefix_cache()
-
     def stats(self) -> EngineStats:
         return EngineStats.of(self.scheduler, self._tokens)
 
@@ -231,13 +228,8 @@ class EngineCore:
             self._new.discard(request.request_id)
 
     def _compute(self) -> tuple[SchedulerOutput, ModelRunnerOutput, Gained]:
-        """What was computed, what came of it, and the sequences that gained a token by it.
-
-        Raises:
-            StepFailedError: the scheduler has started over, with nothing in flight.
-            EngineDeadError: the device has faulted, or a rank has gone, in this step or an earlier one.
-            BaseException: an interrupt, or what scheduling itself raised; likewise.
-        """
+        """What was computed, what came of it, and the sequences that gained a token by it. Whatever it raises, the
+        scheduler has started over, with nothing in flight."""
         if self._fault is not None:
             raise self._dead()
         self._report(self._over)  # where an error kept it from its end

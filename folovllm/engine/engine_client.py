@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any
 
 from folovllm.distributed.forks import keep_from_forks
-from folovllm.engine.input_processor import Checked, Prompt
+from folovllm.engine.input_processor import ProcessedInputs, Prompt
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, Key, SchedulerStats
 from folovllm.engine.output_processor import OutputProcessor, RequestState
 from folovllm.engine.pacing import Pacing
@@ -225,9 +225,9 @@ class EngineClient(KnowsVLLM, ABC):
         if late:
             self.receive(EngineCoreOutputs(late))
 
-    async def _check(self, prompt: Prompt, params: SamplingParams | None) -> Checked:
+    async def _check(self, prompt: Prompt, params: SamplingParams | None) -> ProcessedInputs:
         """Raises ValueError: see InputProcessor.check."""
-        if isinstance(prompt, Checked) and params is None:
+        if isinstance(prompt, ProcessedInputs) and params is None:
             return prompt
         processor = self.engine.input_processor
         if isinstance(params, SamplingParams) and params.structured_outputs is not None:  # which may take seconds

@@ -18,7 +18,7 @@ import numpy as np
 
 from folovllm.config import EngineConfig, ModelConfig
 from folovllm.errors import PromptTooLongError
-from folovllm.hf_config import load_generation_config, load_hf_config
+from folovllm.model_loader.hf_config import load_generation_config, load_hf_config
 from folovllm.request import Request
 from folovllm.sample.logits_processors import validate_extra_args
 from folovllm.sample.structured.grammars import GrammarCompiler
@@ -44,7 +44,7 @@ class TokensPrompt(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ProcessedInputs:
     """A prompt with its parameters, for one request, as `InputProcessor.check` found them right."""
 
     text: str | None
@@ -53,7 +53,7 @@ class Checked:
     cache_salt: str | None
 
 
-Prompt = str | Sequence[int] | Mapping[str, Any] | Checked
+Prompt = str | Sequence[int] | Mapping[str, Any] | ProcessedInputs
 """Text, token ids (numpy's, too), or a dict: {"prompt": text}, or {"prompt_token_ids": [...]} with an optional "prompt"
 to show beside them; and in it, if wanted, "cache_salt": cached blocks are shared with prompts of the same salt only. Or
 one that has been checked, its parameters included."""
@@ -94,7 +94,7 @@ class InputProcessor:
         check_int("priority", priority)
         if priority != 0 and self.config.scheduler_config.policy != "priority":
             raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
-        if not isinstance(prompt, Checked):
+        if not isinstance(prompt, ProcessedInputs):
             (prompt,) = self.check([prompt], params)
         elif params is not None:
             raise ValueError(f"sampling_params must be None beside a prompt that has been checked, got {params!r}")
@@ -103,7 +103,7 @@ class InputProcessor:
             priority=priority, key=key, cache_salt=prompt.cache_salt,
         )  # fmt: skip
 
-    def check(self, prompts: Iterable[Prompt], params: SamplingParams | None) -> Iterator[Checked]:
+    def check(self, prompts: Iterable[Prompt], params: SamplingParams | None) -> Iterator[ProcessedInputs]:
         """One after the other, the parameters once: they are the same for all.
 
         Raises:
@@ -124,7 +124,7 @@ class InputProcessor:
             if own.max_tokens is None:
                 own.max_tokens = self.max_model_len - len(token_ids)
             check_beams_fit(len(token_ids), own, self.config)
-            yield Checked(text, token_ids, own, cache_salt)
+            yield ProcessedInputs(text, token_ids, own, cache_salt)
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):

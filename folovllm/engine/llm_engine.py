@@ -18,14 +18,14 @@ from itertools import count
 from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from folovllm.engine.build import build_engine_core
+from folovllm.engine.builder.components import Components, choose_components
+from folovllm.engine.builder.engine_core import build_engine_core
 from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
 from folovllm.engine.output_processor import OutputProcessor, RequestState
-from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.ranks import start_ranks
 from folovllm.engine.stats import EngineStats
-from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_str, wrong
@@ -38,7 +38,7 @@ from folovllm.vllm_names import KnowsVLLM
 class LLMEngine(KnowsVLLM):
     """LLMEngine(engine_config) or LLMEngine(model_config, cache_config, scheduler_config).
 
-    choose: another one than choose_parts() can change what that returns.
+    choose: another one than choose_components() can change what that returns.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LLMEngine(KnowsVLLM):
         cache_config: CacheConfig | None = None,
         scheduler_config: SchedulerConfig | None = None,
         *,
-        choose: Callable[..., Parts] = choose_parts,
+        choose: Callable[..., Components] = choose_components,
     ) -> None:
         if isinstance(config, ModelConfig):
             config = EngineConfig(config, cache_config or CacheConfig(), scheduler_config or SchedulerConfig())
@@ -224,7 +224,7 @@ class LLMEngine(KnowsVLLM):
         True: it always can.
         """
         with self._lock:
-            self.core.reset_prefix_cache()
+            self.scheduler.kv.reset_prefix_cache()
         return True
 
     def get_tokenizer(self) -> Any:

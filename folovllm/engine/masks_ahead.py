@@ -21,7 +21,7 @@ from threading import Condition
 from folovllm.core.scheduler import Scheduler
 from folovllm.distributed.forks import keep_from_forks
 from folovllm.request import Request, Sequence, SequenceStatus
-from folovllm.sample.structured.grammars import Form
+from folovllm.sample.structured.grammars import Grammar
 from folovllm.sample.structured.processor import KEY
 
 WAIT = 0.5
@@ -72,7 +72,7 @@ class MasksAhead:
                 self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="folovllm-masks")
                 self._thread.submit(self._some, self._thread, request, form)
 
-    def _some(self, thread: ThreadPoolExecutor, request: Request, form: Form) -> None:
+    def _some(self, thread: ThreadPoolExecutor, request: Request, form: Grammar) -> None:
         """A slice of a request's masks, in the thread."""
         end, left = time.perf_counter() + SLICE, self._left.get(request, [])
         while left and not request.is_finished() and time.perf_counter() < end:
@@ -86,6 +86,6 @@ class MasksAhead:
             self._changed.notify_all()
 
 
-def _form(request: Request) -> Form | None:
+def _form(request: Request) -> Grammar | None:
     form = (request.sampling_params.extra_args or {}).get(KEY)
-    return form if isinstance(form, Form) else None
+    return form if isinstance(form, Grammar) else None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from folovllm.config import EngineConfig
 from folovllm.core.scheduler import Scheduler
-from folovllm.engine.input_processor import Checked, Prompt
+from folovllm.engine.input_processor import ProcessedInputs, Prompt
 from folovllm.outputs import FinishReason
 from folovllm.sample.structured.processor import KEY
 from folovllm.sampling_params import SamplingParams
@@ -50,7 +50,7 @@ class EngineCoreRequest:
 
     def portable(self) -> EngineCoreRequest:
         """For another process. A compiled grammar cannot be pickled: what it was compiled from is."""
-        assert isinstance(self.prompt, Checked)
+        assert isinstance(self.prompt, ProcessedInputs)
         extra = dict(self.params.extra_args or {})
         if extra.pop(KEY, None) is None:
             return self

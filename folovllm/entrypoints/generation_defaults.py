@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from folovllm.config import ModelConfig
-from folovllm.hf_config import read_settings
-from folovllm.model_files import readable_errors, resolve_model_path
+from folovllm.model_loader.hf_config import read_settings
+from folovllm.model_loader.model_files import readable_errors, resolve_model_path
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import wrong
 from folovllm.utils.logging import init_logger

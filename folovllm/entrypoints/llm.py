@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.entrypoints.beam_search import BeamSearchOutput, to_output
 from folovllm.entrypoints.chat_template import conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults

@@ -17,9 +17,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from folovllm.errors import ModelLoadError
-from folovllm.model_files import checkpoint_files
+from folovllm.model_loader.model_files import checkpoint_files
+from folovllm.model_loader.quant_scheme import WAY_OUT
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.quant_scheme import WAY_OUT
 from folovllm.utils.devices import total_memory_bytes
 from folovllm.utils.logging import init_logger
 

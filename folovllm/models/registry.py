@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from folovllm.errors import ModelLoadError
-from folovllm.hf_config_checks import check_decoder_config
 from folovllm.layers.moe import ExpertsSpec
-from folovllm.model_files import readable_errors
+from folovllm.model_loader.hf_config_checks import check_decoder_config
+from folovllm.model_loader.model_files import readable_errors
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.transformers_model import TransformersSpec, transformers_spec
 from folovllm.utils.checks import wrong

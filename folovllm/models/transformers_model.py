@@ -35,9 +35,9 @@ from folovllm.attention.backend import Attention, AttentionExtras
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import ModelConfig
 from folovllm.errors import ModelLoadError
-from folovllm.hf_config_checks import check_any_config
 from folovllm.layers.linear import PLAIN, Linear, LinearMethod
 from folovllm.model_loader import ModelLoader
+from folovllm.model_loader.hf_config_checks import check_any_config
 from folovllm.utils.checks import check_int, wrong
 from folovllm.utils.devices import total_memory_bytes
 

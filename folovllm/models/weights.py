@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.layers.ops import LayerOps
-from folovllm.model_files import readable_errors, resolve_model_path
+from folovllm.model_loader.model_files import readable_errors, resolve_model_path
 from folovllm.models.checkpoint import EMBEDDING, HEAD, TensorInfo, check_checkpoint, check_memory, read_heads
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec

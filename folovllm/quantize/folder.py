@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from folovllm.errors import ModelLoadError
-from folovllm.model_files import checkpoint_files, read_json, resolve_model_path
+from folovllm.model_loader.model_files import checkpoint_files, read_json, resolve_model_path
 from folovllm.models.checkpoint import read_heads
 from folovllm.models.weights import weights_folder
 from folovllm.utils.checks import wrong

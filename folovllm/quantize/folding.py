@@ -21,8 +21,8 @@ import torch
 
 from folovllm.layers.linear import Linear
 from folovllm.layers.norm import RMSNorm
+from folovllm.model_loader.quant_scheme import QuantScheme
 from folovllm.models.decoder import MLP, DecoderLayer
-from folovllm.quant_scheme import QuantScheme
 from folovllm.quantize.calibration import Statistics
 from folovllm.quantize.rounding import Grid, output_error
 

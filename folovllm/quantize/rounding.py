@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from folovllm.layers.quantization.codes import Codes, choose_grid, to_codes
-from folovllm.quant_scheme import QuantScheme
+from folovllm.model_loader.quant_scheme import QuantScheme
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from folovllm.config import EngineConfig
-from folovllm.engine.defaults import HUB, engine_options
+from folovllm.engine.builder.defaults import HUB, engine_options
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs
 from folovllm.entrypoints.cli.recording import recording_options

@@ -112,7 +112,7 @@ def portable(error: Exception) -> Exception:
 
 def _run(connection: socket.socket, model: str, options: dict[str, Any], recording: dict[str, Any]) -> None:
     """All of the process. First it sends ReadyResponse, or the error that kept the engine from being made."""
-    from folovllm.engine.defaults import config_for_llm
+    from folovllm.engine.builder.defaults import config_for_llm
     from folovllm.engine.llm_engine import LLMEngine  # loads torch
     from folovllm.engine.messages import ReadyResponse
     from folovllm.tracing.attach import make_engine

@@ -15,7 +15,7 @@ from folovllm.bench.metrics import load_row, parse_goals, percentiles_ms
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import progress_bar
 from folovllm.config import SchedulerConfig
-from folovllm.engine.budgets import resolve_scheduler_config
+from folovllm.engine.builder.budgets import resolve_scheduler_config
 from folovllm.serving.routing import ROUTERS
 from folovllm.simulator.cost_model import Roofline
 from folovllm.simulator.load import Job, Load

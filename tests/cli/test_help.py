@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.entrypoints.cli.main import build_parser, main
 from folovllm.sampling_params import SamplingParams
 

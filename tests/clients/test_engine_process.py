@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from folovllm import LLMEngine, SamplingParams, StructuredOutputsParams
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.busy_loop import BusyLoop
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
 from folovllm.serving.engine_process import packed, portable, read, serve_engine
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, AsyncLLM, BeamSearchParams, EngineArgs, LLMEngine, SamplingParams, vllm_names
-from folovllm.engine.defaults import config_for_llm, engine_options
-from folovllm.engine.hub import hub_folder
+from folovllm.engine.builder.defaults import config_for_llm, engine_options
 from folovllm.entrypoints.cli.main import build_parser, main
 from folovllm.entrypoints.cli.parser import engine_kwargs
 from folovllm.errors import ModelLoadError
+from folovllm.model_loader.hub import hub_folder
 
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 4}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from folovllm import LLMEngine
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.entrypoints.cli.info import collect
 from tests.fake_cuda import FakeCuda
 from tests.m3.oracle import Oracle

@@ -11,7 +11,7 @@ from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import Codes, round_to_nearest
 from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, Int8Linear, round_to_e4m3
 from folovllm.layers.quantization.linear import round_rows as round_by_torch
-from folovllm.quant_scheme import ONLINE
+from folovllm.model_loader.quant_scheme import ONLINE
 from tests.gpu.places import Place, on_every_place
 from tests.gpu.test_fp8_gpu import check_engine
 

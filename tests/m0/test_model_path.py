@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from folovllm import ModelConfig, ModelLoadError, get_model_and_tokenizer, model_files
-from folovllm.hf_config import load_hf_config
-from folovllm.model_files import EMBEDDED_FOLDER, resolve_model_path
+from folovllm import ModelConfig, ModelLoadError, get_model_and_tokenizer
+from folovllm.model_loader import model_files
+from folovllm.model_loader.hf_config import load_hf_config
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER, resolve_model_path
 from tests.helpers import hf_greedy
 
 
@@ -41,7 +42,7 @@ def test_a_configuration_that_is_no_json_is_a_load_error(tmp_path: Path) -> None
 
 
 def test_embedded_is_the_folder_in_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Path(model_files.__file__).parent / "assets" / "embedded" == EMBEDDED_FOLDER
+    assert Path(model_files.__file__).parents[1] / "assets" / "embedded" == EMBEDDED_FOLDER
     monkeypatch.setattr(model_files, "EMBEDDED_FOLDER", folder)
     assert resolve_model_path("embedded") == str(folder)
     model, tokenizer = get_model_and_tokenizer(ModelConfig("embedded"), "cpu")

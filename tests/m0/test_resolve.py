@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from folovllm import ModelConfig, ModelLoader, model_loader
-from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
+from folovllm.model_loader.hf_config import load_hf_config
 from tests.helpers import make_hf_folder, tiny_hf_config
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

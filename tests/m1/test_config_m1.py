@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from folovllm import ModelConfig, SchedulerConfig
-from folovllm.hf_config import load_generation_config
+from folovllm.model_loader.hf_config import load_generation_config
 from tests.helpers import make_hf_folder
 from tests.m0.test_config import assert_refused
 

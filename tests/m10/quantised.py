@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from folovllm.layers.quantization.codes import round_to_nearest
 from folovllm.layers.quantization.formats import AWQ_ORDER, FORMATS, pack
-from folovllm.quant_scheme import QuantScheme
+from folovllm.model_loader.quant_scheme import QuantScheme
 from tests.m7.support import read
 
 BITS, GROUP = 4, 8

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.models.registry import decoder_spec
-from folovllm.quant_scheme import ONLINE
 from tests.helpers import tiny_hf_config
 
 

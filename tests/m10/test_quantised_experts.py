@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from folovllm import LLM
 from folovllm.layers.quantization.codes import Codes
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.quant_scheme import QuantScheme
 from folovllm.models.registry import decoder_spec
-from folovllm.quant_scheme import QuantScheme
 from folovllm.quantize import layer as one_layer
 from folovllm.quantize.calibration import read_texts
 from folovllm.quantize.gptq import gptq

@@ -9,7 +9,7 @@ import pytest
 
 from folovllm import SamplingParams
 from folovllm.engine.busy_loop import BusyLoop
-from folovllm.engine.input_processor import Checked
+from folovllm.engine.input_processor import ProcessedInputs
 from folovllm.engine.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
 
 ADD, ABORT, RESET = EngineCoreRequestType.ADD, EngineCoreRequestType.ABORT, EngineCoreRequestType.RESET_PREFIX_CACHE
@@ -53,7 +53,7 @@ class Inputs:
 
 
 def add(key: int, name: str, *ids: int) -> Any:
-    checked = Checked(None, list(ids), SamplingParams(), None)
+    checked = ProcessedInputs(None, list(ids), SamplingParams(), None)
     return ADD, (EngineCoreRequest(key, name, checked, checked.params),)
 
 

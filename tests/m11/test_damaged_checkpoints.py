@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from folovllm import LLMEngine, ModelConfig, ModelLoadError, SamplingParams
-from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_max_model_len
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.models.weights import build_model
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model, tiny_hf_config
 from tests.m1.test_models import CPU, flat_logits

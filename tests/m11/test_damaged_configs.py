@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from folovllm import ModelConfig, ModelLoadError
-from folovllm.hf_config import load_generation_config, load_hf_config
+from folovllm.model_loader.hf_config import load_generation_config, load_hf_config
 from tests.helpers import make_hf_folder
 from tests.m8.test_draft_engine import changed, drafting
 

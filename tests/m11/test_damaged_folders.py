@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from folovllm import ModelConfig, ModelLoader, ModelLoadError
-from folovllm.hf_config import load_hf_config
-from folovllm.model_files import checkpoint_files, resolve_model_path
 from folovllm.model_loader import load_tokenizer
+from folovllm.model_loader.hf_config import load_hf_config
+from folovllm.model_loader.model_files import checkpoint_files, resolve_model_path
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
 
 
@@ -114,7 +114,7 @@ def test_an_index_of_many_tensors_looks_at_each_file_once(tmp_path: Path, monkey
     index = {"weight_map": {f"layers.{i}.weight": f"model-{i % 2}.safetensors" for i in range(20_000)}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     made = []
-    monkeypatch.setattr("folovllm.model_files.Path", lambda name: made.append(name) or Path(name))
+    monkeypatch.setattr("folovllm.model_loader.model_files.Path", lambda name: made.append(name) or Path(name))
     assert checkpoint_files(tmp_path) == [tmp_path / "model-0.safetensors", tmp_path / "model-1.safetensors"]
     assert set(made) == {"model-0.safetensors", "model-1.safetensors"}
     assert len(made) <= 4

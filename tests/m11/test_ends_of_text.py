@@ -9,7 +9,7 @@ import pytest
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.engine.input_processor import ends_of_text
-from folovllm.hf_config import load_generation_config
+from folovllm.model_loader.hf_config import load_generation_config
 
 
 @pytest.mark.parametrize("end, is_told", [(5, True), (None, False), (10**6, False)])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from folovllm import LLMEngine, SamplingParams
-from folovllm.engine import kernel_check
+from folovllm.engine.builder import kernel_check
 from folovllm.layers.kernels import add_rms_norm, experts, matmul, norm_rotary, silu_mul
 from folovllm.layers.ops import LayerOps
 from folovllm.sample.kernels import sampler

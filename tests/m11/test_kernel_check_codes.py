@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, LLMEngine
-from folovllm.engine import kernel_check
+from folovllm.engine.builder import kernel_check
 from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear, TritonCodesLinear
 from folovllm.layers.quantization.linear import QuantizedLinear
 from tests.fake_cuda import FakeCuda

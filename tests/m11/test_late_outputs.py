@@ -7,7 +7,7 @@ import random
 import pytest
 
 from folovllm import LLMEngine, SamplingParams
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.detokenizer import IncrementalDetokenizer
 from folovllm.engine.output_processor import SequenceState
 from folovllm.outputs import CompletionOutput

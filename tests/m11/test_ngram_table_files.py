@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from folovllm.spec_decode.ngram_table import NgramTable
 from tests.m8.test_ngram_table import refusal
 

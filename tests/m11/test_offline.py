@@ -21,11 +21,11 @@ from folovllm import (
     StructuredOutputsParams,
     TokensPrompt,
 )
-from folovllm.engine.defaults import engine_options
+from folovllm.engine.builder.defaults import engine_options
 from folovllm.engine.input_processor import InputProcessor
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.metrics_reader import Counter, Gauge
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 

@@ -114,7 +114,7 @@ def test_a_full_size_step_of_few_tokens_needs_no_cache_for_a_sequence_of_the_gre
 
 def test_after_a_measured_step_the_model_has_the_engines_cache(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("folovllm.worker.memory._budget", lambda share, device, measure: (measure(), "measured"))
-    monkeypatch.setattr("folovllm.engine.build.peak_bytes", lambda run, device: run())
+    monkeypatch.setattr("folovllm.engine.builder.engine_core.peak_bytes", lambda run, device: run())
     llm = oracle.make_llm(max_num_batched_tokens=128)
     assert (llm.engine.core.cache_size.num_blocks, llm.engine.core.cache_size.reason) == (1 + 128 // 16, "measured")
     assert [tensor.shape[1] for tensor in llm.engine.runner.kv_cache.tensors] == [10, 10]

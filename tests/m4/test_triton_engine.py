@@ -12,7 +12,7 @@ from tests.m4.test_triton_ops import DEVICE, launches  # noqa: F401  a fixture
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
 def test_an_engine_with_these_kernels_says_what_hugging_face_says(tmp_path, monkeypatch, launches, kind: str) -> None:  # noqa: F811
-    monkeypatch.setattr("folovllm.engine.parts.select_ops", lambda *args, **options: triton_ops())
+    monkeypatch.setattr("folovllm.engine.builder.components.select_ops", lambda *args, **options: triton_ops())
     folder = make_hf_folder(tmp_path, kind, max_position_embeddings=64)
     kernels = {"attention_backend": "triton", "block_size": 8}
     llm = LLM(str(folder), skip_tokenizer_init=True, dtype="float32", device=str(DEVICE), **kernels)

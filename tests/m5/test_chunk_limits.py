@@ -8,7 +8,7 @@ import pytest
 
 from folovllm import LLM, AsyncLLM, EngineConfig, LLMEngine, SamplingParams
 from folovllm.config import SchedulerConfig
-from folovllm.engine.budgets import resolve_scheduler_config
+from folovllm.engine.builder.budgets import resolve_scheduler_config
 from tests.m2.async_support import go
 from tests.m2.support import counting_forwards
 from tests.m3.oracle import Oracle

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from folovllm import LLM, LLMEngine, SamplingParams
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.models.one_call import OneCallOps
 from folovllm.outputs import RequestOutput
 from folovllm.utils import cpu_kernels

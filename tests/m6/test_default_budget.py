@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from folovllm import LLM, AsyncLLM, EngineConfig, LLMEngine, SchedulerConfig
-from folovllm.engine.budgets import resolve_scheduler_config
+from folovllm.engine.builder.budgets import resolve_scheduler_config
 
 
 def budget(mode: str, device: str, **given: int) -> int | None:

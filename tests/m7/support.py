@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from folovllm import LLM, ModelConfig, SamplingParams
-from folovllm.hf_config import load_hf_config
 from folovllm.layers.linear import PLAIN
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears, round_rows
+from folovllm.model_loader.hf_config import load_hf_config
+from folovllm.model_loader.quant_scheme import select_scheme
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model
-from folovllm.quant_scheme import select_scheme
 
 FOLDERS = Path(__file__).parent / "folders"
 NAMES = sorted(folder.name for folder in FOLDERS.iterdir())

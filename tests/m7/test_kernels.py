@@ -12,7 +12,7 @@ from folovllm.layers.quantization.codes import Codes, round_to_nearest
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear, kernel_group
 from folovllm.layers.quantization.linear import QuantizedLinear, round_rows
 from folovllm.layers.quantization.memory import CHUNK, WeightMemory
-from folovllm.quant_scheme import ONLINE, QuantScheme
+from folovllm.model_loader.quant_scheme import ONLINE, QuantScheme
 from folovllm.utils import cpu_kernels
 from tests.m4.cpu_target import target  # noqa: F401
 

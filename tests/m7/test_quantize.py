@@ -13,8 +13,8 @@ from folovllm import LLM, ModelConfig
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.formats import FORMATS
 from folovllm.model_loader import load_tokenizer
+from folovllm.model_loader.quant_scheme import QuantScheme, read_scheme
 from folovllm.models.registry import decoder_spec
-from folovllm.quant_scheme import QuantScheme, read_scheme
 from folovllm.quantize import folder as folders
 from folovllm.quantize.calibration import make_windows
 from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize

@@ -7,7 +7,7 @@ import torch
 
 from folovllm.layers.linear import Linear
 from folovllm.layers.norm import RMSNorm
-from folovllm.quant_scheme import QuantScheme
+from folovllm.model_loader.quant_scheme import QuantScheme
 from folovllm.quantize.calibration import Statistics
 from folovllm.quantize.folding import STEPS, Norm, Rows, awq_scales, fold, smoothquant_scales
 from folovllm.quantize.gptq import gptq

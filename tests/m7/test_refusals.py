@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from folovllm import LLM, ModelConfig, ModelLoadError
-from folovllm.hf_config import load_hf_config
-from folovllm.quant_scheme import QuantScheme, read_scheme, select_scheme
+from folovllm.model_loader.hf_config import load_hf_config
+from folovllm.model_loader.quant_scheme import QuantScheme, read_scheme, select_scheme
 from tests.helpers import make_hf_folder
 from tests.m7.support import FOLDERS, read
 

@@ -19,7 +19,7 @@ from folovllm.layers.linear import Linear
 from folovllm.layers.quantization import compiled
 from folovllm.layers.quantization.codes import Codes, round_to_nearest
 from folovllm.layers.quantization.linear import round_rows
-from folovllm.quant_scheme import QuantScheme
+from folovllm.model_loader.quant_scheme import QuantScheme
 from folovllm.utils import cpu_kernels
 from tests.m7.test_kernels import W8A8, layer_of
 from tests.m7.test_kernels import pytestmark as can_compile

@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 from folovllm import SamplingParams
 from folovllm.attention.backend import get_backend_class, select_backend
 from folovllm.config import ModelConfig
-from folovllm.engine.build_proposer import DRAFT_FOLDER
-from folovllm.engine.parts import select_ops
-from folovllm.hf_config import load_hf_config
+from folovllm.engine.builder.components import select_ops
+from folovllm.engine.builder.proposer import DRAFT_FOLDER
 from folovllm.layers.ops import LayerOps
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.models.weights import build_model
 from folovllm.request import Sequence, SequenceData
 from folovllm.spec_decode.draft_model import DraftModelProposer

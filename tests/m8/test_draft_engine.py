@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, SamplingParams
-from folovllm.engine.build_proposer import DRAFT_FOLDER
+from folovllm.engine.builder.proposer import DRAFT_FOLDER
 from folovllm.errors import ModelLoadError
 from tests.m7.support import FOLDERS, NAMES
 from tests.m8.support import guess_always

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from folovllm.request import Sequence
 from folovllm.spec_decode import draft_model
 from folovllm.spec_decode.draft_model import DraftModelProposer

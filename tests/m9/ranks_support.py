@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.distributed.parallel_state import Link
+from folovllm.distributed.parallel_state import Peer
 from folovllm.engine import ranks
 from folovllm.engine.ranks import run_rank
 from tests.m9.support import RankThread
@@ -20,7 +20,7 @@ from tests.m9.support import RankThread
 def start_thread(rank: int, connection: socket.socket, memory: int | None, port: int, config: Any) -> RankThread:
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     shared = ranks.store_at(port, size, timeout) if memory is None else open(os.dup(memory), "r+b")  # noqa: SIM115
-    return RankThread(run_rank, rank, Link(connection.dup()), shared, copy.deepcopy(config))
+    return RankThread(run_rank, rank, Peer(connection.dup()), shared, copy.deepcopy(config))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from folovllm.config import EngineConfig, ModelConfig, ParallelConfig
 from folovllm.distributed.collectives import memory_bytes
-from folovllm.distributed.parallel_state import GroupCoordinator, Link, join
+from folovllm.distributed.parallel_state import GroupCoordinator, Peer, join
 from folovllm.utils.cpu_kernels import unavailable_reason
 
 CPU = torch.device("cpu")
@@ -24,7 +24,7 @@ GUARD = 600
 
 
 class RankThread:
-    """As subprocess.Popen, as far as Link asks."""
+    """As subprocess.Popen, as far as Peer asks."""
 
     def __init__(self, target: Callable[..., Any], *args: Any) -> None:
         self.error: BaseException | None = None
@@ -45,12 +45,12 @@ class RankThread:
         self.thread.join(GUARD)  # it ends when rank 0 has gone
 
 
-def links_of(size: int) -> list[dict[int, Link]]:
+def links_of(size: int) -> list[dict[int, Peer]]:
     """Each rank's, in this process."""
     pairs = {rank: socket.socketpair() for rank in range(1, size)}
     return [
-        {rank: Link(ours) for rank, (ours, _) in pairs.items()},
-        *({0: Link(theirs)} for _, theirs in pairs.values()),
+        {rank: Peer(ours) for rank, (ours, _) in pairs.items()},
+        *({0: Peer(theirs)} for _, theirs in pairs.values()),
     ]
 
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from folovllm import LLM, EngineConfig, EngineDeadError, LLMEngine, SamplingParams
-from folovllm.distributed.parallel_state import Link
+from folovllm.distributed.parallel_state import Peer
 from folovllm.engine import ranks
 from folovllm.models.weights import default_dtype
 from folovllm.worker.follower import Follower
@@ -158,7 +158,7 @@ def test_a_rank_that_hangs_is_named_with_the_limit_of_its_group() -> None:
     here, there = socket.socketpair()
     here.settimeout(60)  # distributed_timeout_seconds
     with there, here, pytest.raises(EngineDeadError, match="nothing came for 60 s"):
-        Link(here).hear(1, 0.001)
+        Peer(here).recv(1, 0.001)
 
 
 def test_an_error_of_rank_0_in_a_step_ends_the_others(
@@ -226,7 +226,7 @@ def test_strangers_that_call_under_torchrun_are_dropped(goes: bool, monkeypatch:
     assert [sorted(links) for links, _ in met] == [[1, 2], [0], [0]]
     for rank in (1, 2):
         met[rank][0][0].send([rank])
-        assert met[0][0][rank].hear(rank, GUARD) == [rank]
+        assert met[0][0][rank].recv(rank, GUARD) == [rank]
     for caller in callers:
         with suppress(ConnectionResetError):
             assert caller.recv(1) == b""
@@ -234,10 +234,10 @@ def test_strangers_that_call_under_torchrun_are_dropped(goes: bool, monkeypatch:
 
 @pytest.mark.parametrize("said", [b"\xff" * 8, (1 << 40).to_bytes(8, "little"), b"\x01" + bytes(7) + b"["])
 def test_what_is_no_message_ends_the_engine_with_one_error(said: bytes) -> None:
-    ours, theirs = map(Link, socket.socketpair())
+    ours, theirs = map(Peer, socket.socketpair())
     theirs.connection.sendall(said)
     with pytest.raises(EngineDeadError, match="^rank 1 sends what is no message; start the engine anew$"):
-        ours.hear(1, GUARD)
+        ours.recv(1, GUARD)
 
 
 def test_a_rank_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:

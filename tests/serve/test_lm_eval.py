@@ -14,7 +14,7 @@ import pytest
 
 from folovllm import LLM, SamplingParams
 from folovllm.config import EMBEDDED_MODEL
-from folovllm.model_files import resolve_model_path
+from folovllm.model_loader.model_files import resolve_model_path
 from tests.serve.support import ENGINE, Running
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from openai import BadRequestError
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from folovllm.sample.structured.grammars import GrammarCompiler
 from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.tool_use import ToolUse

@@ -18,7 +18,7 @@ from openai import BadRequestError, OpenAI
 from pydantic import BaseModel, SecretStr
 
 from folovllm import LLM, SamplingParams, StructuredOutputsParams
-from folovllm.sample.structured.grammars import Form
+from folovllm.sample.structured.grammars import Grammar
 from folovllm.serving.reasoning import after_thoughts
 
 SCHEMA: dict[str, Any] = {
@@ -237,7 +237,7 @@ def test_a_form_is_compiled_once(llm: LLM) -> None:
     inputs: Any = llm.engine.input_processor
     form = StructuredOutputsParams(choice=["one", "two"])
     first, second = inputs.grammars.compile(form), inputs.grammars.compile(form)
-    assert isinstance(first, Form)
+    assert isinstance(first, Grammar)
     assert first is not second
     assert first._start is second._start
 
@@ -290,7 +290,7 @@ def test_a_form_that_takes_long_to_compile_holds_up_no_other(llm: LLM, monkeypat
             threads.submit(grammars.compile, StructuredOutputsParams(regex="quick")).result(60)
         finally:
             go_on.set()
-        assert isinstance(slow.result(), Form)
+        assert isinstance(slow.result(), Grammar)
 
 
 def test_the_first_mask_is_made_as_a_form_is_compiled(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from folovllm.config import SchedulerConfig
-from folovllm.core.group_tables import held_blocks
+from folovllm.core.group_tables import get_block_ids
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
@@ -94,7 +94,7 @@ class Books:
             output = schedule()
             running = seqs(scheduler.running, SequenceStatus.RUNNING)
             self.steps.append({
-                "tables": {seq.seq_id: list(held_blocks(seq)) for seq in running if seq.block_ids},
+                "tables": {seq.seq_id: list(get_block_ids(seq)) for seq in running if seq.block_ids},
                 "swapped": {seq.seq_id for seq in seqs(scheduler.swapped, SequenceStatus.SWAPPED)},
                 "starts": {seq.seq_id: seq.num_computed_tokens for seq in output.scheduled_seqs},
                 "nums": dict(zip([s.seq_id for s in output.scheduled_seqs], output.num_scheduled_tokens, strict=True)),

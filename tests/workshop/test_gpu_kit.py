@@ -108,7 +108,7 @@ def test_what_hangs_is_killed_with_its_children_and_its_output_is_kept(
     wait_for_end(child)
 
 
-# Parts.
+# Components.
 
 
 def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path: Path, said: Path, end_limit: EndLimit) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from workshop.card import card
 from workshop.glossary import LANGS, Lang, ask, load_glossary
 from workshop.judge import Judge, Verdict

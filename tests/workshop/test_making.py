@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from workshop.corpus import documents, question
 from workshop.glossary import LANGS, Lang, Name, ask, judge_questions, load_glossary
 from workshop.guesses import tokens_per_step

@@ -32,8 +32,8 @@ from folovllm.bench.report import Line, Report
 from folovllm.bench.runs import FoloVLLM, Run, Work
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EngineConfig
+from folovllm.engine.builder.components import Components, choose_components, select_ops
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.engine.parts import Parts, choose_parts, select_ops
 from folovllm.layers.ops import LayerOps
 from folovllm.models.one_call import OneCallOps
 from folovllm.sampling_params import SamplingParams
@@ -68,9 +68,9 @@ def left_out(names: Sequence[str]) -> tuple[dict[str, Any], list[Callable[[FoloV
 def _choose_without(
     operations: Sequence[str], config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device,
     *rest: Any,
-) -> Parts:  # fmt: skip
-    """choose_parts(), but these operations are torch's, so that the layers are called one by one."""
-    parts = choose_parts(config, hf_config, dtype, device, *rest)
+) -> Components:  # fmt: skip
+    """choose_components(), but these operations are torch's, so that the layers are called one by one."""
+    parts = choose_components(config, hf_config, dtype, device, *rest)
     ops = select_ops(dtype, device, one_by_one=True, invariant=config.model_config.batch_invariant)
     for name in operations:
         # A field of a dataclass; nothing has been built with it yet.

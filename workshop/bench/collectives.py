@@ -31,7 +31,7 @@ from folovllm.bench.report import Line, Report
 from folovllm.config import EngineConfig, ModelConfig, ParallelConfig
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.distributed.collectives import memory_bytes
-from folovllm.distributed.parallel_state import Link, join
+from folovllm.distributed.parallel_state import Peer, join
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.cpu_kernels import unavailable_reason
@@ -87,7 +87,7 @@ def second_rank(connection: socket.socket, store: str, count: int) -> None:
 
 def together(rank: int, connection: socket.socket, memory: int, store: str) -> Calls:
     torch.set_num_threads(1)
-    links, cpu = {1 - rank: Link(connection)}, torch.device("cpu")
+    links, cpu = {1 - rank: Peer(connection)}, torch.device("cpu")
     both = os.fdopen(memory, "r+b"), dist.FileStore(store, 2)
     shared, gloo = (join(rank, links, way, cpu, CONFIG) for way in both)  # a group that is gone closes its links
     calls: Calls = []

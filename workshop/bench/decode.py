@@ -22,7 +22,7 @@ from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.layers.linear import Linear, LMHead
-from folovllm.quant_scheme import ONLINE
+from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.roofline import ModelCost, Probe, exceeds_caches, linears
 from workshop.bench.timer import by_round, counted

@@ -27,10 +27,10 @@ from torch import nn
 
 from folovllm.bench.shapes import ModelShape
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.hf_config import load_hf_config
 from folovllm.layers.linear import Linear
 from folovllm.layers.moe import Experts
 from folovllm.layers.quantization.linear import QuantizedLinear
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.utils.recycled_memory import empty_in_huge_pages
 from folovllm.worker.follower import LeadingModel
 

@@ -22,7 +22,7 @@ from folovllm.bench.requests import CacheCounters, LoadRequest
 from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import BenchModel
 from folovllm.engine.async_llm import AsyncLLM
-from folovllm.engine.defaults import LAYERS
+from folovllm.engine.builder.defaults import LAYERS
 from folovllm.entrypoints.cli.parser import add_engine_arguments
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.presets import PRESETS, preset_of

@@ -29,8 +29,8 @@ from folovllm.bench.report import Report, medians
 from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EMBEDDED_MODEL
+from folovllm.engine.builder.components import Components, choose_components
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.engine.parts import Parts, choose_parts
 from folovllm.quantize.calibration import read_texts
 from folovllm.sampling_params import SamplingParams
 from folovllm.spec_decode.metrics import SpecDecodingStats
@@ -67,9 +67,9 @@ class OracleProposer(NgramProposer):
     def propose(self, seqs: list[request.Sequence], counts: list[int]) -> list[list[int]]:
         return [[self.draft] * count for count in counts]
 
-    def choose(self, *args: Any) -> Parts:
-        """choose_parts(), with a runner that asks this proposer."""
-        parts = choose_parts(*args)
+    def choose(self, *args: Any) -> Components:
+        """choose_components(), with a runner that asks this proposer."""
+        parts = choose_components(*args)
         return replace(parts, runner=partial(self._make_runner, parts.runner))
 
     def _make_runner(self, make: Callable[..., Any], *parts: Any, **options: Any) -> Any:
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> Report:
             skip_tokenizer_init=model.path != EMBEDDED_MODEL,
         )  # fmt: skip
         speculative = {"method": "ngram" if oracle else method, "num_speculative_tokens": count}
-        drafting = make(speculative_config=speculative, choose=oracle.choose if oracle else choose_parts)
+        drafting = make(speculative_config=speculative, choose=oracle.choose if oracle else choose_components)
         engines = {"plain": make(), "drafts": drafting}
         prompts = _prompts(drafting, most, args.input_len, vocab_size(model), args.seed)
         plays = [

@@ -30,8 +30,8 @@ from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import BenchModel, progress_bar, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.core.step_record import StepRecord
+from folovllm.engine.builder.components import Components, choose_components
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.engine.parts import Parts, choose_parts
 from folovllm.tracing.attach import listen
 from folovllm.tracing.records import PARTS
 from folovllm.worker.kv_cache import KVCache
@@ -68,8 +68,8 @@ class StepClock:
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
-    def choose(self, *args: Any) -> Parts:
-        parts = choose_parts(*args)
+    def choose(self, *args: Any) -> Components:
+        parts = choose_components(*args)
         return replace(parts, runner=partial(self._make_runner, parts.runner))
 
     def _make_runner(

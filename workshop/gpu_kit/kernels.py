@@ -30,8 +30,8 @@ from folovllm.bench.workload import bench_model
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.cuda import Fp8Linear, Int8Linear, TritonCodesLinear
 from folovllm.layers.quantization.linear import QuantizedLinear
+from folovllm.model_loader.quant_scheme import ONLINE, QuantScheme
 from folovllm.models.weights import default_dtype
-from folovllm.quant_scheme import ONLINE, QuantScheme
 from folovllm.sample.gumbel import GumbelParams, host_params
 from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams

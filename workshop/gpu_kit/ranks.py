@@ -26,13 +26,13 @@ from folovllm.bench.runs import make_engine
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import BenchModel, bench_model, vocab_size
 from folovllm.distributed.collectives import TorchCollectives
-from folovllm.distributed.parallel_state import GroupCoordinator, Link
+from folovllm.distributed.parallel_state import GroupCoordinator, Peer
 from folovllm.engine import llm_engine
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.ranks import build_follower
-from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_max_model_len
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.decode import DecodingBatch
 from workshop.bench.gpu_kernels import gpu_named
@@ -95,7 +95,7 @@ def two_ranks(device: str) -> Row:
             gloo._timeout, gloo._devices = TIMEOUT, [kind.create_device(hostname="127.0.0.1")]
             group = kind(store, rank, 2, gloo)
             collectives = TorchCollectives(rank, 2, group, in_order=True)
-            return GroupCoordinator(rank, 2, {1 - rank: Link(pair[rank])}, collectives)
+            return GroupCoordinator(rank, 2, {1 - rank: Peer(pair[rank])}, collectives)
 
         def follow() -> None:
             group = group_of(1)

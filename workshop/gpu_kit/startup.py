@@ -29,10 +29,10 @@ from folovllm.bench.report import Report
 from folovllm.bench.runs import make_engine
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import BenchModel, bench_model, random_prompts, vocab_size
-from folovllm.engine import build
-from folovllm.engine.kernel_check import check_kernels
+from folovllm.engine.builder import engine_core as build
+from folovllm.engine.builder.components import Components
+from folovllm.engine.builder.kernel_check import check_kernels
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.engine.parts import Parts
 from folovllm.entrypoints.cli.machine import hardware, versions
 from folovllm.sampling_params import SamplingParams
 
@@ -103,7 +103,7 @@ class TimedCheck:
 
     first = again = 0.0  # seconds
 
-    def __call__(self, *args: Any) -> Parts:
+    def __call__(self, *args: Any) -> Components:
         start = time.perf_counter()
         parts = check_kernels(*args)
         middle = time.perf_counter()

@@ -14,7 +14,7 @@ from dataclasses import asdict, fields, make_dataclass
 from typing import TYPE_CHECKING, Any
 
 from folovllm.config import EngineConfig, ModelConfig
-from folovllm.engine.defaults import HUB, LAYERS, SPELLINGS, config_for_llm
+from folovllm.engine.builder.defaults import HUB, LAYERS, SPELLINGS, config_for_llm
 from folovllm.entrypoints.cli.parser import add_engine_arguments
 from folovllm.entrypoints.cli.vllm_options import add_vllm_arguments
 from folovllm.vllm_names import names

@@ -61,9 +61,9 @@ def collect(model: str | None = None) -> dict[str, Any]:
 def _kv_cache(model: str | None, device: Any) -> dict[str, Any]:
     """The KV cache that an engine with default settings would get now, before the weights have taken their part."""
     from folovllm.config import EngineConfig
-    from folovllm.engine.budgets import resolve_scheduler_config
-    from folovllm.hf_config import load_hf_config
+    from folovllm.engine.builder.budgets import resolve_scheduler_config
     from folovllm.model_loader import resolve_dtype, resolve_max_model_len
+    from folovllm.model_loader.hf_config import load_hf_config
     from folovllm.models.decoder import DecoderSpec
     from folovllm.models.registry import model_spec
     from folovllm.worker.kv_cache import kv_bytes_per_token, kv_cache_groups

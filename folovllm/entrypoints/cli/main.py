@@ -17,7 +17,7 @@ from folovllm import __version__
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli import chat, generate, info, quantize, recording, trace
 from folovllm.entrypoints.cli.parser import Parser, one_line
-from folovllm.model_files import resolve_model_path
+from folovllm.model_loader.model_files import resolve_model_path
 
 DESCRIPTION = "FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1."
 

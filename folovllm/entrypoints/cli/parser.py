@@ -17,7 +17,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from folovllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig
-from folovllm.engine.defaults import DEFAULTS
+from folovllm.engine.builder.defaults import DEFAULTS
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.vllm_options import human_readable_int, json_object, plain_words, words_of_config
 from folovllm.sampling_params import SamplingParams

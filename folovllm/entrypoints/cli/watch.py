@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from folovllm.core.group_tables import held_blocks
+from folovllm.core.group_tables import get_block_ids
 from folovllm.core.step_record import StepRecord
 from folovllm.engine.stats import EngineStats
 from folovllm.request import SequenceStatus
@@ -108,7 +108,7 @@ class Watcher:
         shared: set[int] = set()
         running = [seq for request in scheduler.running for seq in request.get_seqs(SequenceStatus.RUNNING)]
         for number, seq in enumerate(running):
-            for block in held_blocks(seq):
+            for block in get_block_ids(seq):
                 if block in owner:
                     shared.add(block)
                 owner[block] = number

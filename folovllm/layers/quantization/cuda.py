@@ -26,7 +26,7 @@ from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
 from folovllm.layers.quantization.linear import QuantizedLinear
 from folovllm.layers.quantization.plan import MOST_ROWS
-from folovllm.quant_scheme import QuantScheme
+from folovllm.model_loader.quant_scheme import QuantScheme
 
 FEWEST_ROWS = 17  # that torch._int_mm takes on a GPU
 FEW_ROWS = 64

@@ -35,7 +35,7 @@ MAX_KEPT = 256
 """Compiled forms that are kept. The one that was asked for longest ago gives way."""
 
 
-class FormError(FoloVLLMError, ValueError):
+class GrammarError(FoloVLLMError, ValueError):
     """A text cannot be held to its form any further. The request ends."""
 
 
@@ -54,7 +54,7 @@ class GrammarCompiler:
         self._kept: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
-    def compile(self, form: StructuredOutputsParams) -> Form:
+    def compile(self, form: StructuredOutputsParams) -> Grammar:
         """Raises:
         ValueError: the form cannot be compiled, the tokenizer is no fast one, or llguidance is not installed.
         """
@@ -68,7 +68,7 @@ class GrammarCompiler:
             self._kept.move_to_end(key)
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
-        return Form(matcher, self)
+        return Grammar(matcher, self)
 
     def _compiled(self, kind: str, text: str) -> LLMatcher:
         llguidance = _library()
@@ -127,7 +127,7 @@ class GrammarCompiler:
             raise ValueError(f"structured_outputs cannot take up this model's tokenizer: {error}") from error
 
 
-class Form:
+class Grammar:
     """A compiled form in a request's parameters: the matchers of its sequences.
 
     A sequence is known by its list of output tokens, which lives as long as it does. A copy of the form, as a clone of
@@ -139,11 +139,11 @@ class Form:
         self._states: dict[int, _State] = {}
         self._lock = threading.Lock()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Form:
-        return Form(self._start, self._compiler)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Grammar:
+        return Grammar(self._start, self._compiler)
 
     def __repr__(self) -> str:
-        return f"Form({len(self._states)} sequences)"
+        return f"Grammar({len(self._states)} sequences)"
 
     def allowed(self, output_token_ids: list[int], ahead: list[int], vocab_size: int) -> np.ndarray:
         """Which tokens may come next, [vocab_size] bool. ahead: tokens of the sequence that its list does not have yet.
@@ -163,8 +163,8 @@ class Form:
         """This sequence's state after all of its tokens. A thread may look ahead for the step that is to come.
 
         Raises:
-            FormError: the tokens so far are not of this form: something else in the request put one there. Or the form
-                has become too complex for llguidance's limits.
+            GrammarError: the tokens so far are not of this form: something else in the request put one there. Or the
+                form has become too complex for llguidance's limits.
         """
         with self._lock:
             state = self._states.get(id(output_token_ids))
@@ -196,11 +196,11 @@ class _State:
                 raise self._ended_early()
             self.bits = bits
 
-    def _ended_early(self) -> FormError:
+    def _ended_early(self) -> GrammarError:
         problem, count = self.matcher.get_error(), len(self.tokens)
         is_dead_end = "NoExtension" in problem or "ff_tokens" in problem
         must = "lead to a text that ends, and did not" if is_dead_end else "be within bounds, and was not"
-        return FormError(f"structured_outputs must {must} after {count} tokens: {_in_our_words(problem)}")
+        return GrammarError(f"structured_outputs must {must} after {count} tokens: {_in_our_words(problem)}")
 
     def catch_up(self, tokens: list[int], eos_token_ids: frozenset[int]) -> None:
         """Read what the sequence gained. After its end, which ignore_eos may leave behind, only an end can follow."""
@@ -211,7 +211,7 @@ class _State:
             elif not self.matcher.consume_token(token_id):
                 if "too many" in self.matcher.get_error().lower():
                     raise self._ended_early()
-                raise FormError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
+                raise GrammarError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
             self.num_read += 1
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from folovllm.sample.row import SamplingRow
-from folovllm.sample.structured.grammars import Form
+from folovllm.sample.structured.grammars import Grammar
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import wrong
 from folovllm.utils.upload import upload
@@ -32,7 +32,7 @@ class StructuredOutputs(LogitsProcessor):
     @classmethod
     def validate(cls, params: SamplingParams) -> None:
         form = (params.extra_args or {})[KEY]
-        if not isinstance(form, Form):
+        if not isinstance(form, Grammar):
             way_out = "give it as SamplingParams(structured_outputs=StructuredOutputsParams(...))"
             raise wrong(f"extra_args[{KEY!r}]", "be a compiled form", form, way_out)
         if params.use_beam_search:
@@ -52,5 +52,5 @@ class StructuredOutputs(LogitsProcessor):
         return logits
 
 
-def _form(row: SamplingRow) -> Form:
-    return cast(Form, (row.params.extra_args or {})[KEY])
+def _form(row: SamplingRow) -> Grammar:
+    return cast(Grammar, (row.params.extra_args or {})[KEY])

@@ -1,6 +1,6 @@
 """POST /v1/responses: OpenAI's newer interface. It becomes a chat request, and the answer becomes items.
 
-    previous_response_id ─▶ store ─▶ ChatRequest ──▶ Work ──▶ outputs ──▶ items ──▶ one response, or events of it
+    previous_response_id ─▶ store ─▶ ChatRequest ─▶ ServeContext ─▶ outputs ──▶ items ──▶ one response, or events of it
     input, instructions  ──────────────┘                                    └─▶ store
 
 A stream ends with its last event, and with the [DONE] that all streams of this server have.
@@ -29,7 +29,7 @@ from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.response_items import Event, OutputItems, make_id
 from folovllm.serving.openai.responses_protocol import ResponsesRequest, to_messages
 from folovllm.serving.openai.serving_chat import ChatServing
-from folovllm.serving.openai.serving_engine import Work
+from folovllm.serving.openai.serving_engine import ServeContext
 from folovllm.serving.openai.streams import Burst, made
 
 # How a chat request calls what is wrong, and how this one does.
@@ -93,7 +93,7 @@ class Turn:
 
     body: ResponsesRequest
     chat: ChatRequest
-    work: Work
+    work: ServeContext
     messages: Messages
     key: str
 

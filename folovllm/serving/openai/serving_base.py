@@ -15,7 +15,7 @@ from folovllm.outputs import RequestOutput
 from folovllm.serving.openai.background import Check
 from folovllm.serving.openai.formatting import ChoiceDelta, Chunks, encoded, head, size, usage
 from folovllm.serving.openai.protocol import Sampling
-from folovllm.serving.openai.serving_engine import ServingEngine, Work
+from folovllm.serving.openai.serving_engine import ServeContext, ServingEngine
 from folovllm.serving.openai.streams import Burst, made
 
 B = TypeVar("B", bound=Sampling)
@@ -31,11 +31,13 @@ class OpenAIServing(ABC, Generic[B]):
         self.serving, self.prefix, self.kind, self.chunk_kind = serving, prefix, kind, chunk_kind
 
     @abstractmethod
-    def make_work(self, body: B, key: str, check: Check) -> Work:
+    def make_context(self, body: B, key: str, check: Check) -> ServeContext:
         """Raises ValueError: what is wrong with the request, by the field's name."""
 
     @abstractmethod
-    def make_answer(self, body: B, work: Work, newest: dict[int, RequestOutput], check: Check) -> dict[str, Any]:
+    def make_answer(
+        self, body: B, work: ServeContext, newest: dict[int, RequestOutput], check: Check
+    ) -> dict[str, Any]:
         """All but head and usage. `newest`: the finished output of each prompt."""
 
     @abstractmethod
@@ -44,15 +46,15 @@ class OpenAIServing(ABC, Generic[B]):
     ) -> dict[str, Any] | None:
         """All but head and usage, or None for no chunk. `kept`: what of each choice is kept from one to the next."""
 
-    async def work(self, body: B, key: str) -> Work:
+    async def work(self, body: B, key: str) -> ServeContext:
         """Raises APIError: what is wrong with the request, by the field's name."""
         self.serving.check_model(body.model)
-        return await self.serving.prepare(partial(self.make_work, body, key), is_quick=self.is_quick(body))
+        return await self.serving.prepare(partial(self.make_context, body, key), is_quick=self.is_quick(body))
 
-    def is_quick(self, body: B) -> bool:  # whether make_work takes microseconds
+    def is_quick(self, body: B) -> bool:  # whether make_context takes microseconds
         return False
 
-    async def whole(self, body: B, work: Work) -> bytes:
+    async def whole(self, body: B, work: ServeContext) -> bytes:
         newest: dict[int, RequestOutput] = {}
         async with aclosing(self.serving.outputs(work)) as outputs:
             async for place, output in outputs:
@@ -70,7 +72,7 @@ class OpenAIServing(ABC, Generic[B]):
         )
         return await made(answer, self.serving.background, values)
 
-    async def chunks(self, body: B, work: Work) -> AsyncGenerator[Burst, None]:
+    async def chunks(self, body: B, work: ServeContext) -> AsyncGenerator[Burst, None]:
         start = head(self.prefix, self.chunk_kind, self.serving.model_name, body.request_id)
         options, forced = body.stream_options, self.serving.options.enable_force_include_usage
         chunks, kept = Chunks(work.params.n, len(work.prompts)), dict[int, Any]()

@@ -10,7 +10,7 @@ from folovllm.serving.openai.formatting import ChoiceDelta, finite, prompt_rows,
 from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.sampling import to_sampling_params
 from folovllm.serving.openai.serving_base import OpenAIServing
-from folovllm.serving.openai.serving_engine import ServingEngine, Work
+from folovllm.serving.openai.serving_engine import ServeContext, ServingEngine
 from folovllm.serving.openai.tool_use import MessageReader, ToolUse
 from folovllm.serving.reasoning import ReasoningParser, Thinks, whether_it_thinks
 from folovllm.utils.logging import init_logger
@@ -26,7 +26,7 @@ class ChatServing(OpenAIServing[ChatRequest]):
         super().__init__(serving, "chatcmpl", "chat.completion", "chat.completion.chunk")
         self._has_warned = False
 
-    def make_work(self, body: ChatRequest, key: str, check: Check) -> Work:
+    def make_context(self, body: ChatRequest, key: str, check: Check) -> ServeContext:
         more: dict[str, Any] = {}
         limits = {limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None}
         if len(limits) > 1:
@@ -81,7 +81,7 @@ class ChatServing(OpenAIServing[ChatRequest]):
         return MessageReader(self._tool_use(body), reasoning)
 
     def make_answer(
-        self, body: ChatRequest, work: Work, newest: dict[int, RequestOutput], check: Check
+        self, body: ChatRequest, work: ServeContext, newest: dict[int, RequestOutput], check: Check
     ) -> dict[str, Any]:
         (output,) = newest.values()
         choices = []

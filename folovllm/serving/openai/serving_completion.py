@@ -13,7 +13,7 @@ from folovllm.serving.openai.formatting import ChoiceDelta, finite, prompt_rows,
 from folovllm.serving.openai.protocol import CompletionRequest
 from folovllm.serving.openai.sampling import to_sampling_params
 from folovllm.serving.openai.serving_base import OpenAIServing
-from folovllm.serving.openai.serving_engine import ServingEngine, Work
+from folovllm.serving.openai.serving_engine import ServeContext, ServingEngine
 
 Row = dict[int, Logprob] | None
 SHORT = 1000  # characters or tokens of a prompt that is ready before another thread wakes up
@@ -48,7 +48,7 @@ class CompletionServing(OpenAIServing[CompletionRequest]):
     def is_quick(self, body: CompletionRequest) -> bool:
         return body.is_one and len(body.prompt) <= SHORT and body.model_fields_set.isdisjoint(LONG)
 
-    def make_work(self, body: CompletionRequest, key: str, check: Check) -> Work:
+    def make_context(self, body: CompletionRequest, key: str, check: Check) -> ServeContext:
         prompts = _prompts(body)
         max_tokens = body.max_tokens
         if max_tokens == 0:
@@ -75,7 +75,7 @@ class CompletionServing(OpenAIServing[CompletionRequest]):
         return {"prompt": prompt, "prompt_token_ids": token_ids}
 
     def make_answer(
-        self, body: CompletionRequest, work: Work, newest: dict[int, RequestOutput], check: Check
+        self, body: CompletionRequest, work: ServeContext, newest: dict[int, RequestOutput], check: Check
     ) -> dict[str, Any]:
         choices = [
             self._choice(body, output, (place * work.params.n + choice.index, True, choice), {}, check)

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 from pydantic_core import from_json
 
 from folovllm.engine.engine_client import EngineClient
-from folovllm.engine.input_processor import Checked, InputProcessor
+from folovllm.engine.input_processor import InputProcessor, ProcessedInputs
 from folovllm.entrypoints.chat_template import check_characters, conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.errors import NoTokenLeftError
 from folovllm.outputs import RequestOutput
-from folovllm.sample.structured.grammars import FormError
+from folovllm.sample.structured.grammars import GrammarError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
 from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check, within
@@ -45,10 +45,10 @@ _NOT_SHOWN = {"function": {"strict"}}
 
 
 @dataclass(slots=True)
-class Work:
+class ServeContext:
     """A request that the engine will take: every prompt, checked, and the parameters of all as they were asked for."""
 
-    prompts: list[Checked]
+    prompts: list[ProcessedInputs]
     params: SamplingParams
     priority: int
     output_kind: RequestOutputKind
@@ -122,7 +122,7 @@ class ServingEngine:
         check: Check,
         form_of: str | None = None,
         thinks: reasoning.Thinks = "no",
-    ) -> Work:
+    ) -> ServeContext:
         """Check all of it against the engine, tokens and grammars included; the first prompt that is wrong ends it.
 
         form_of: the field that params.structured_outputs come from, where it is none of that name.
@@ -161,7 +161,7 @@ class ServingEngine:
                 raise ValueError(f"{asked} cannot be kept: {error}") from error
             raise
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
-        return Work(ready, params, body.priority, kind)
+        return ServeContext(ready, params, body.priority, kind)
 
     def cancellable_tokenizer(self, check: Check) -> Any | None:
         """The tokenizer, for work that asks before each text."""
@@ -207,7 +207,7 @@ class ServingEngine:
         check_characters("prompt", text, self.max_characters)
         return list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
-    async def outputs(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    async def outputs(self, work: ServeContext) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """(which prompt, its output so far), as they come. Of each prompt only the newest output waits.
 
         Leaving early aborts all of them.
@@ -226,13 +226,13 @@ class ServingEngine:
                     observed.see(place, output)
                     yield place, output
 
-    async def _one(self, work: Work, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    async def _one(self, work: ServeContext, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:
             stream = self.llm.generate(work.prompts[place], priority=work.priority, output_kind=work.output_kind)
             async with aclosing(stream) as outputs:
                 async for output in outputs:
                     yield place, output
-        except (NoTokenLeftError, FormError) as error:
+        except (NoTokenLeftError, GrammarError) as error:
             raise refused(error) from error
         except asyncio.CancelledError:
             raise
@@ -240,7 +240,7 @@ class ServingEngine:
             self.metrics.failures.inc()
             raise failed(error) from error
 
-    async def _several(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    async def _several(self, work: ServeContext) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """The outputs of all prompts in one row. The queue has one place: a slow reader holds up these prompts only."""
         queue: asyncio.Queue[tuple[int, RequestOutput] | BaseException | None] = asyncio.Queue(maxsize=1)
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from folovllm.engine.engine_client import EngineClient
-from folovllm.engine.input_processor import Checked
+from folovllm.engine.input_processor import ProcessedInputs
 from folovllm.engine.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -123,7 +123,7 @@ class ReplicatedLLM(EngineClient):
     def _send(self, kind: EngineCoreRequestType, *arguments: Any) -> None:
         if kind is EngineCoreRequestType.ADD:
             request: EngineCoreRequest = arguments[0]
-            checked: Checked = request.prompt  # type: ignore[assignment]  # by generate()
+            checked: ProcessedInputs = request.prompt  # type: ignore[assignment]  # by generate()
             hashes = prefix_hashes(checked.token_ids, self.block_size, checked.cache_salt)
             name = self.router.choose(hashes, self._requests)
             self._requests[name] += 1

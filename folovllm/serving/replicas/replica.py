@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.busy_loop import BusyLoop
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, Key, ReadyResponse
 from folovllm.engine.pacing import Pacing

@@ -35,7 +35,7 @@ INTEGRITY = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q
 CACHE = Path.home() / f".cache/folovllm/pyodide-{PYODIDE}.tgz"
 FROM_NPM = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 # What the driver imports of each milestone; the newest, "root", has the simulator.
-WATCHED = ["folovllm.config", "folovllm.core.scheduler", "folovllm.engine.budgets", "folovllm.sampling_params"]
+WATCHED = ["folovllm.config", "folovllm.core.scheduler", "folovllm.engine.builder.budgets", "folovllm.sampling_params"]
 TREES = {**dict.fromkeys(("m2", "m3", "m5", "m6"), WATCHED), "root": ["folovllm.simulator.report"]}
 DRAWING = ["__init__.py", "example_picture.py", "example_svg.py", "example_trace.py"]
 

@@ -84,7 +84,9 @@ def make_scheduler(spec: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if number >= 5:
         settings["enable_chunked_prefill"] = spec["chunks"]
     config = importlib.import_module("folovllm.config").SchedulerConfig(**settings)
-    limits = importlib.import_module("folovllm.engine.budgets").resolve_scheduler_config(config, spec["longest"])
+    limits = importlib.import_module("folovllm.engine.builder.budgets").resolve_scheduler_config(
+        config, spec["longest"]
+    )
     if number == 2:
         return scheduler(limits, spec["seqs"], frozenset()), {**settings, "max_model_len": spec["longest"]}
     longest = min(spec["longest"], spec["blocks"] * BLOCK_SIZE)  # as the engine does where the cache holds no more

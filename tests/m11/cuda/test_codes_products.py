@@ -12,7 +12,7 @@ from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3, round_to_nearest
 from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear, TritonCodesLinear, rounds_inputs
 from folovllm.layers.quantization.plan import choose_plan
-from folovllm.quant_scheme import ONLINE, QuantScheme
+from folovllm.model_loader.quant_scheme import ONLINE, QuantScheme
 from tests.m4.attention_reference import KERNEL_DEVICE
 
 pytest.importorskip("triton")

@@ -14,7 +14,7 @@ from folovllm import LLM, SamplingParams
 from folovllm.attention.backend import NO_EXTRAS
 from folovllm.attention.backends.triton import TritonBackend
 from folovllm.attention.kernels import paged_decode
-from folovllm.engine import kernel_check
+from folovllm.engine.builder import kernel_check
 from tests.fake_cuda import FakeCuda
 from tests.helpers import hf_greedy, make_hf_folder, our_warnings
 from tests.m11.models.tiny_types import make_model

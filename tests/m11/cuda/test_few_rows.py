@@ -13,8 +13,8 @@ from transformers import AutoConfig
 
 from folovllm import SamplingParams
 from folovllm.attention import splits
-from folovllm.engine import kernel_check
-from folovllm.engine.parts import select_ops
+from folovllm.engine.builder import kernel_check
+from folovllm.engine.builder.components import select_ops
 from folovllm.layers import few_rows as module
 from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
 from folovllm.layers.kernels import few_rows as kernels
@@ -23,8 +23,8 @@ from folovllm.layers.linear import LinearMethod
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.triton_ops import triton_ops
+from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.models.weights import build_model
-from folovllm.quant_scheme import ONLINE
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder, our_warnings, some
 from tests.m3.oracle import Oracle

@@ -17,9 +17,9 @@ from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.cuda import TritonCodesLinear
 from folovllm.layers.quantization.formats import FORMATS
 from folovllm.layers.quantization.linear import DequantizedLinear, QuantizedLinears
+from folovllm.model_loader.quant_scheme import QuantScheme, read_scheme
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import cut_tensor, shard_of
-from folovllm.quant_scheme import QuantScheme, read_scheme
 from tests.fake_cuda import FakeCuda
 from tests.helpers import hf_greedy, tiny_hf_config
 from tests.m11.cuda.fp8_folders import SETTINGS, UNEVEN, Tensors, edited, make_fp8_folder, to_blocks

@@ -13,7 +13,7 @@ from folovllm import LLM, ModelConfig, SamplingParams
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear
 from folovllm.model_loader import resolve_device
-from folovllm.quant_scheme import ONLINE
+from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.utils import devices
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder, our_warnings

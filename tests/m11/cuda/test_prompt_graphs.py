@@ -12,7 +12,7 @@ import torch
 
 from folovllm import LLM, LLMEngine, SamplingParams
 from folovllm.attention.backends.triton import TritonBackend
-from folovllm.engine.build_proposer import DraftRecorder
+from folovllm.engine.builder.proposer import DraftRecorder
 from folovllm.worker.cuda_graph import bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.prompt_graph import PromptGraphs

@@ -14,7 +14,7 @@ from folovllm.attention.backends.cpu import CPUBackend
 from folovllm.attention.backends.int8 import CPUInt8Backend, codes_of, scales_of
 from folovllm.attention.backends.invariant import CPUInvariantBackend, TritonInvariantBackend
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.engine.batch_invariance import select_invariant_backend
+from folovllm.engine.builder.batch_invariance import select_invariant_backend
 from folovllm.models.registry import decoder_spec
 from tests.helpers import make_hf_folder, thinned, tiny_hf_config
 from tests.m4.cpu_target import relative_error, target  # noqa: F401

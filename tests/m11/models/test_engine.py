@@ -9,7 +9,7 @@ import transformers
 from folovllm import LLM, ModelLoadError, SamplingParams
 from folovllm.config import EngineConfig
 from folovllm.core.draft_length import DraftLength
-from folovllm.engine.parts import choose_parts
+from folovllm.engine.builder.components import choose_components
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import model_spec
 from folovllm.models.transformers_model import Product, TransformersForCausalLM
@@ -118,7 +118,7 @@ def test_it_is_not_cut_between_ranks(gpt2):
     config = EngineConfig.from_kwargs(model=str(gpt2[1]), tensor_parallel_size=2, max_model_len=128)
     spec = model_spec("auto", gpt2[0].config, 128)
     with pytest.raises(ValueError, match="^tensor_parallel_size=2 needs our own layers, and this model is computed by"):
-        choose_parts(config, gpt2[0].config, torch.float32, torch.device("cpu"), spec)
+        choose_components(config, gpt2[0].config, torch.float32, torch.device("cpu"), spec)
 
 
 def test_missing_weights_are_refused_by_name(gpt2, tmp_path):

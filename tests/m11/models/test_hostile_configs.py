@@ -7,7 +7,7 @@ import json
 import pytest
 
 from folovllm import ModelConfig, ModelLoadError
-from folovllm.hf_config import load_hf_config
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.models.registry import model_spec
 from tests.helpers import tiny_hf_config
 from tests.m11.models.tiny_types import config_of

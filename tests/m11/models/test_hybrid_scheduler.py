@@ -28,7 +28,7 @@ FAULTS = {
     "a hit although a block of a window is gone": (group_tables, "_first_missing"),
     "a sibling's blocks are shared although its window has left them": (kv_cache_manager, "serves"),
     "nothing is freed": (kv_cache_manager, "free_outside_windows"),
-    "the first group's blocks are freed first": (kv_cache_manager, "held_blocks"),
+    "the first group's blocks are freed first": (kv_cache_manager, "get_block_ids"),
 }
 
 
@@ -104,7 +104,7 @@ def test_a_planted_fault_is_found(fault, monkeypatch):
         ),
         "serves": lambda *_: True,
         "free_outside_windows": lambda *_: None,
-        "held_blocks": lambda seq: right(seq)[::-1] if seq.further_tables else right(seq),
+        "get_block_ids": lambda seq: right(seq)[::-1] if seq.further_tables else right(seq),
     }
     monkeypatch.setattr(owner, name, wrong[name])
     with pytest.raises((AssertionError, RuntimeError)):

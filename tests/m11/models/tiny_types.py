@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from folovllm import CacheConfig, LLMEngine, ModelConfig, SamplingParams, SchedulerConfig
-from folovllm.hf_config import load_hf_config
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.models.registry import model_spec
 from folovllm.worker.kv_cache import kv_cache_groups
 

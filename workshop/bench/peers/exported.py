@@ -26,7 +26,7 @@ from folovllm.bench.shapes import ModelShape
 from folovllm.bench.workload import BenchModel, bench_model, dtype_of, hf_config_of
 from folovllm.entrypoints.cli.main import run_command
 from folovllm.entrypoints.cli.parser import Parser
-from folovllm.model_files import resolve_model_path
+from folovllm.model_loader.model_files import resolve_model_path
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.checks import wrong
 from folovllm.utils.devices import default_device

@@ -29,7 +29,7 @@ import torch
 from folovllm.bench.options import at_least
 from folovllm.bench.runs import Run
 from folovllm.bench.shapes import ModelShape
-from folovllm.model_files import resolve_model_path
+from folovllm.model_loader.model_files import resolve_model_path
 from folovllm.utils.devices import default_device
 from milestones.chain import Course
 from milestones.sources import working_tree

@@ -1,6 +1,6 @@
 import numpy as np
 
-from folovllm.sample.structured.grammars import Form, FormError, _State
+from folovllm.sample.structured.grammars import Grammar, GrammarError, _State
 from lab_judge import expect, invariant, raises
 
 A, B, END = 3, 9, 11
@@ -37,7 +37,7 @@ class Compiler:
 
 
 def allowed(tokens, ahead=(), vocab_size=12, compiler=Compiler):
-    mask = Form(Matcher(), compiler()).allowed(tokens, list(ahead), vocab_size)
+    mask = Grammar(Matcher(), compiler()).allowed(tokens, list(ahead), vocab_size)
     return [int(token) for token in np.flatnonzero(mask)]
 
 
@@ -67,25 +67,25 @@ def test_behind_the_end_nothing_is_read():
 
 @invariant(3)
 def test_an_end_too_early_is_a_token_like_any_other():
-    with raises(FormError, says="11"):
+    with raises(GrammarError, says="11"):
         _State([], Matcher()).catch_up([END], frozenset({END}))
 
 
 @invariant(4)
 def test_an_error_names_the_token_and_its_place():
-    with raises(FormError, says="token 7 at place 2"):
+    with raises(GrammarError, says="token 7 at place 2"):
         _State([], Matcher()).catch_up([A, B, 7], frozenset({END}))
 
 
 @invariant(4)
 def test_a_form_that_has_become_too_complex_is_told_apart():
-    with raises(FormError, says="must be within bounds"):
+    with raises(GrammarError, says="must be within bounds"):
         _State([], Matcher("too many items <state>")).catch_up([B], frozenset({END}))
 
 
 @invariant(5)
 def test_the_bits_are_a_mask_of_the_vocabulary():
-    mask = Form(Matcher(), Compiler()).allowed([], [], 12)
+    mask = Grammar(Matcher(), Compiler()).allowed([], [], 12)
     expect((mask.dtype == bool, mask.shape, np.flatnonzero(mask).tolist()), (True, (12,), [A]))
 
 

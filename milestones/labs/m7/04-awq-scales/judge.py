@@ -1,6 +1,6 @@
 import torch
 
-from folovllm.quant_scheme import QuantScheme
+from folovllm.model_loader.quant_scheme import QuantScheme
 from folovllm.quantize.calibration import Statistics
 from folovllm.quantize.folding import awq_scales
 from lab_judge import expect, expect_close, invariant

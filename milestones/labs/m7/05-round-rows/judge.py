@@ -2,7 +2,7 @@ import torch
 
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.linear import QuantizedLinear, round_rows
-from folovllm.quant_scheme import ONLINE
+from folovllm.model_loader.quant_scheme import ONLINE
 from lab_judge import expect, expect_close, invariant
 
 

@@ -21,8 +21,8 @@ from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerCon
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
-from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
+from folovllm.model_loader.hf_config import load_generation_config, load_hf_config
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.request import Request, SequenceStatus, check_stop

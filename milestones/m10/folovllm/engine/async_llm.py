@@ -22,7 +22,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats

@@ -34,14 +34,14 @@ import torch.distributed as dist
 from folovllm import __version__
 from folovllm.config import EngineConfig
 from folovllm.distributed.collectives import memory_bytes
-from folovllm.distributed.parallel_state import GroupCoordinator, Link, join
-from folovllm.engine.budgets import resolve_scheduler_config
-from folovllm.engine.build import record_graphs, size_cache
+from folovllm.distributed.parallel_state import GroupCoordinator, Peer, join
+from folovllm.engine.builder.budgets import resolve_scheduler_config
+from folovllm.engine.builder.components import choose_components
+from folovllm.engine.builder.engine_core import record_graphs, size_cache
 from folovllm.engine.one_thread import threads_for_steps
-from folovllm.engine.parts import choose_parts
 from folovllm.errors import EngineDeadError
-from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import shard_of
 from folovllm.models.weights import build_model, weights_folder
@@ -70,7 +70,7 @@ def start_ranks(
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     if size == 1:
         return None
-    parts = choose_parts(config, hf_config, dtype, device)
+    parts = choose_components(config, hf_config, dtype, device)
     shard_of(decoder_spec(hf_config), parts.ops.linear, 0, size)
     facts = facts_of(config)
     if "RANK" in os.environ:
@@ -87,7 +87,7 @@ def start_ranks(
         links, shared = start_processes(size, device, timeout, config)
     try:
         for rank, link in links.items():
-            theirs = link.hear(rank, timeout * PATIENCE)
+            theirs = link.recv(rank, timeout * PATIENCE)
             for name, value in facts.items():
                 if theirs.get(name) != value:
                     must = f"rank {rank} must have the {name} that rank 0 has, {value}"
@@ -120,7 +120,7 @@ def _weights(config: EngineConfig) -> Path | None:
     return None if config.model_config.load_format == "dummy" else weights_folder(config.model_config.model)
 
 
-def run_rank(rank: int, link: Link, shared: Any, config: EngineConfig) -> None:
+def run_rank(rank: int, link: Peer, shared: Any, config: EngineConfig) -> None:
     """All of a rank's life. shared: as join() takes it. What ends it early is said to rank 0."""
     try:
         config = replace(config)
@@ -147,7 +147,7 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     model_config, speculative, link = config.model_config, config.speculative_config, group.links[0]
     dtype, longest, seed = resolve_dtype(model_config, hf_config, device), model_config.max_model_len, model_config.seed
     limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-    parts = replace(choose_parts(config, hf_config, dtype, device), draws=False)
+    parts = replace(choose_components(config, hf_config, dtype, device), draws=False)
     model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=parts.ops, group=group)
     most_rows = limits.max_num_seqs * (1 + (speculative.num_speculative_tokens if speculative else 0))
     token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
@@ -165,7 +165,7 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     return Follower(model, make_mover(kv_cache, num_swap_blocks, device), graphs, group, device)
 
 
-def start_processes(size: int, device: torch.device, timeout: int, config: object) -> tuple[dict[int, Link], Any]:
+def start_processes(size: int, device: torch.device, timeout: int, config: object) -> tuple[dict[int, Peer], Any]:
     """A link to each of the other ranks, which get `config`; and what join() takes."""
     memory, port, links = None, 0, {}
     if device.type == "cpu" and unavailable_reason() is None:
@@ -179,7 +179,7 @@ def start_processes(size: int, device: torch.device, timeout: int, config: objec
         shared = store_at(port, size, timeout, is_master=True, master_listen_fd=listener.detach())
     for rank in range(1, size):
         ours, theirs = socket.socketpair()
-        links[rank] = Link(ours, start_process(rank, theirs, memory, port, config))
+        links[rank] = Peer(ours, start_process(rank, theirs, memory, port, config))
         theirs.close()
     return links, shared
 
@@ -206,7 +206,7 @@ def store_at(port: int, size: int, timeout: int, **more: Any) -> dist.Store:
     return dist.TCPStore("127.0.0.1", port, size, wait_for_workers=False, timeout=waits, **more)
 
 
-def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, Link], dist.Store]:
+def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, Peer], dist.Store]:
     """Links as GroupCoordinator has them, and torchrun's store. Raises EngineDeadError: a rank does not come."""
     address, key, waits = os.environ["MASTER_ADDR"], "folovllm/port", timeout * PATIENCE
     try:
@@ -215,7 +215,7 @@ def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, L
             port, nonce = store.get(key).decode().split()
             connection = socket.create_connection((address, int(port)))
             connection.sendall(_greeting(nonce, rank))
-            return {0: Link(connection)}, store
+            return {0: Peer(connection)}, store
         nonce = secrets.token_hex()
         with socket.create_server((address, 0)) as listener:
             store.set(key, f"{listener.getsockname()[1]} {nonce}")
@@ -230,9 +230,9 @@ def _greeting(nonce: str, rank: int) -> bytes:
     return f"{nonce} {rank:>9}".encode()
 
 
-def _answer(listener: socket.socket, ranks: dict[bytes, int], seconds: float) -> dict[int, Link]:
+def _answer(listener: socket.socket, ranks: dict[bytes, int], seconds: float) -> dict[int, Peer]:
     """`ranks`, by their greetings. Another caller is dropped, and one that is silent holds up nobody."""
-    links: dict[int, Link] = {}
+    links: dict[int, Peer] = {}
     heard, length, end = {listener: b""}, len(next(iter(ranks))), time.monotonic() + seconds
     while ranks:
         if not (ready := select.select(heard, [], [], max(0.0, end - time.monotonic()))[0]):
@@ -247,7 +247,7 @@ def _answer(listener: socket.socket, ranks: dict[bytes, int], seconds: float) ->
                 if more and len(said) < length:
                     heard[caller] = said
                 elif said in ranks:
-                    links[ranks.pop(said)] = Link(caller)
+                    links[ranks.pop(said)] = Peer(caller)
     return links
 
 
@@ -255,4 +255,4 @@ if __name__ == "__main__":
     number, descriptor, memory, port, given = pickle.load(sys.stdin.buffer)
     size, timeout = given.parallel_config.tensor_parallel_size, given.parallel_config.distributed_timeout_seconds
     common = open(memory, "r+b") if memory else store_at(port, size, timeout)  # noqa: SIM115
-    run_rank(number, Link(socket.socket(fileno=descriptor)), common, given)
+    run_rank(number, Peer(socket.socket(fileno=descriptor)), common, given)

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.chat_messages import chat_to_prompt
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, to_output

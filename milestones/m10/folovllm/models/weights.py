@@ -21,7 +21,7 @@ from safetensors import safe_open
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.errors import ModelLoadError
 from folovllm.layers.ops import LayerOps
-from folovllm.model_files import readable_errors, resolve_model_path
+from folovllm.model_loader.model_files import readable_errors, resolve_model_path
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import Shard, parallel_ops, read_part, shard_of

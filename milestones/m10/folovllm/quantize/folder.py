@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from folovllm.errors import ModelLoadError
-from folovllm.model_files import resolve_model_path
+from folovllm.model_loader.model_files import resolve_model_path
 from folovllm.models.weights import weights_folder
 from folovllm.utils.checks import wrong
 

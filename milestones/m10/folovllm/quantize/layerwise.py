@@ -20,12 +20,12 @@ import torch
 import torch.nn.functional as F
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
-from folovllm.hf_config import load_hf_config
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.codes import stack
 from folovllm.layers.quantization.formats import FORMATS
-from folovllm.model_files import EMBEDDED_FOLDER
 from folovllm.model_loader import load_tokenizer, resolve_max_model_len
+from folovllm.model_loader.hf_config import load_hf_config
+from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from folovllm.models.decoder import DecoderForCausalLM, DecoderLayer
 from folovllm.models.registry import decoder_spec
 from folovllm.quantize.calibration import HELD_OUT_EVERY, WINDOW, Batch, ObservedLinear, Passes, Window, make_windows

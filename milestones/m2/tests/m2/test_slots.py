@@ -78,7 +78,7 @@ def test_stats_of_the_cache_by_hand(text_model_folder):
 def test_memory_for_fewer_slots_than_max_num_seqs_makes_a_smaller_batch(text_model_folder, monkeypatch):
     whole = make_engine(text_model_folder, max_num_seqs=4)
     slot_bytes = whole.runner.kv_cache.num_bytes // 4
-    monkeypatch.setattr("folovllm.engine.build.kv_cache_bytes", lambda *args: 2 * slot_bytes + 1)
+    monkeypatch.setattr("folovllm.engine.builder.engine_core.kv_cache_bytes", lambda *args: 2 * slot_bytes + 1)
     engine = make_engine(text_model_folder, max_num_seqs=4)
     assert engine.stats().kv_blocks_total == 2
     for i in range(5):
@@ -89,6 +89,6 @@ def test_memory_for_fewer_slots_than_max_num_seqs_makes_a_smaller_batch(text_mod
 
 
 def test_memory_for_no_slot_at_all_is_refused(text_model_folder, monkeypatch):
-    monkeypatch.setattr("folovllm.engine.build.kv_cache_bytes", lambda *args: 10)
+    monkeypatch.setattr("folovllm.engine.builder.engine_core.kv_cache_bytes", lambda *args: 10)
     with pytest.raises(ValueError, match="^max_model_len needs a smaller value: a KV cache of one sequence is "):
         make_engine(text_model_folder)

@@ -19,14 +19,14 @@ from itertools import count
 from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from folovllm.engine.build import build_engine_core
+from folovllm.engine.builder.engine_core import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
-from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
+from folovllm.model_loader.hf_config import load_generation_config, load_hf_config
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams

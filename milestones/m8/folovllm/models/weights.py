@@ -19,7 +19,7 @@ from safetensors import safe_open
 
 from folovllm.errors import ModelLoadError
 from folovllm.layers.ops import LayerOps
-from folovllm.model_files import readable_errors, resolve_model_path
+from folovllm.model_loader.model_files import readable_errors, resolve_model_path
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from folovllm.model_loader.quant_scheme import QuantScheme
 from folovllm.models.decoder import DecoderSpec
-from folovllm.quant_scheme import QuantScheme
 from folovllm.utils.checks import check_choice, check_float, check_int, wrong
 
 Method = Literal["rtn", "gptq", "awq"]

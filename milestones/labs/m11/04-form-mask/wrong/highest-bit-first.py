@@ -1,4 +1,4 @@
-class Form:
+class Grammar:
     def allowed(self, output_token_ids, ahead, vocab_size):
         state = self.look(output_token_ids, ahead)
         if state.bits is None:

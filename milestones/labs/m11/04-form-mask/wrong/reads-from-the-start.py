@@ -8,5 +8,5 @@ class _State:
             elif not self.matcher.consume_token(token_id):
                 if "too many" in self.matcher.get_error():
                     raise self._too_complex()
-                raise FormError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
+                raise GrammarError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
             self.num_read += 1

@@ -23,7 +23,7 @@ from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.linear import QuantizedLinear
 from folovllm.layers.quantization.plan import MOST_ROWS
-from folovllm.quant_scheme import QuantScheme
+from folovllm.model_loader.quant_scheme import QuantScheme
 
 FP8, LARGEST = torch.float8_e4m3fn, 448.0
 FEWEST_ROWS = 17  # that torch._int_mm takes on a GPU

@@ -21,7 +21,7 @@ import torch
 
 from folovllm.errors import ModelLoadError
 from folovllm.layers.quantization.codes import Codes
-from folovllm.quant_scheme import QuantScheme
+from folovllm.model_loader.quant_scheme import QuantScheme
 
 AWQ_ORDER = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
 """Which of eight outputs the n-th four bits hold."""

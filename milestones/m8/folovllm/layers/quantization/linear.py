@@ -22,7 +22,7 @@ from folovllm.errors import ModelLoadError
 from folovllm.layers.linear import Linear, LinearMethod
 from folovllm.layers.quantization.codes import Codes, round_to_nearest, stack
 from folovllm.layers.quantization.formats import FORMATS
-from folovllm.quant_scheme import QuantScheme
+from folovllm.model_loader.quant_scheme import QuantScheme
 
 
 def round_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

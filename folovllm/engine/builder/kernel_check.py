@@ -1,0 +1,270 @@
+"""When an engine starts on a GPU, each of our kernels computes a small case there, and so do torch's operators.
+
+A GPU, driver or Triton that was never tried may refuse a kernel, or compute something else. A warning then names it,
+and torch takes its place, slower and right. The cases have the model's own sizes and dtypes, so the engine needs what
+they compile. FOLOVLLM_CHECK_KERNELS=no leaves them out. A kernel that reads what is not there ends CUDA's context, and
+the process with it.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from folovllm.attention.backend import Attention, AttentionExtras, FusedRope
+from folovllm.attention.metadata import AttentionMetadata
+from folovllm.config import EngineConfig
+from folovllm.engine.builder.components import Components
+from folovllm.layers.linear import PLAIN, Linear
+from folovllm.layers.moe import route
+from folovllm.layers.norm import QKNorm, RMSNorm
+from folovllm.layers.ops import LayerOps, silu_mul
+from folovllm.layers.quantization.cuda import plain_method
+from folovllm.layers.quantization.linear import QuantizedLinears
+from folovllm.layers.rotary import RotaryEmbedding
+from folovllm.models.decoder import MLP, DecoderSpec
+from folovllm.models.registry import ModelSpec
+from folovllm.models.weights import default_dtype
+from folovllm.sample.gumbel import GumbelParams, host_params
+from folovllm.sample.row import SamplingRow
+from folovllm.sampling_params import SamplingParams
+from folovllm.utils.logging import init_logger
+
+logger = init_logger(__name__)
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # |ours - torch's| / |torch's|
+LENGTH = 150  # tokens of the sequence that all queries read: several tiles, the last of them partly filled
+MANY = 600  # programs; a batch of so many is not split (attention/splits.py)
+
+
+def check_kernels(
+    parts: Components, config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+) -> Components:
+    """`parts`, without the kernels that are wrong on `device`.
+
+    Raises:
+        ValueError: a kernel is wrong, and torch does not compute what was asked for.
+    """
+    if device.type != "cuda" or os.environ.get("FOLOVLLM_CHECK_KERNELS") == "no":
+        return parts
+    generator = torch.Generator().manual_seed(0)
+
+    def make(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator).to(device, dtype)
+
+    linear = parts.ops.linear
+    if isinstance(linear, QuantizedLinears):
+        linear = QuantizedLinears(linear.scheme, plain_method, PLAIN)
+    else:
+        linear = PLAIN
+    plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(linear), draws=False)
+    sizes = config.cache_config.block_size, parts.cache_dtype
+    if isinstance(spec, DecoderSpec):
+        kinds = dict.fromkeys(map(AttentionExtras, spec.windows or [None]))
+    else:
+        kinds = dict.fromkeys(layer.extras for layer in spec.layers)
+    cases = _attention_cases(make, spec if isinstance(spec, DecoderSpec) else spec.layers[0], list(kinds), *sizes)
+    if isinstance(spec, DecoderSpec):
+        cases |= _layer_cases(make, spec, *sizes)
+        in_eights = spec.hidden_size % 8 == spec.num_heads * spec.head_size % 8 == 0
+        if getattr(parts.ops, "few_rows", None) is not None and spec.experts is None and in_eights:
+            cases["few_rows"] = _few_rows(make, spec)
+    for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
+        if (why := _find_fault(case, parts, plain, TOLERANCE[dtype])) is None:
+            continue
+        why, asked = f"the kernel {kernel!r} {why}", None
+        if kernel == "draw":
+            without = replace(parts, draws=False)
+        elif hasattr(parts.ops, kernel):
+            # Without their kernel, how many rows each expert has must be known on the host.
+            graphs = parts.graphs and kernel != "experts"
+            torchs: dict[str, Any] = {kernel: getattr(plain.ops, kernel, None)}
+            ops = replace(parts.ops, **torchs)
+            without = replace(parts, ops=ops, graphs=graphs)
+        else:
+            graphs = parts.graphs and plain.backend.supports_cuda_graphs
+            without = replace(parts, backend=plain.backend, graphs=graphs)
+            asked = "attention_backend" if config.model_config.attention_backend == parts.backend.name else None
+        if asked := "batch_invariant" if config.model_config.batch_invariant else asked:
+            raise ValueError(f"{asked} cannot be what was asked for on {device}: {why}; leave {asked} out")
+        parts = without
+        wider = kernel == "linear" and isinstance(linear, QuantizedLinears)
+        also = f", and quantised weights take {8 * dtype.itemsize} bits" if wider else ""
+        logger.warning("torch takes the place of a kernel, which is slower%s: %s", also, why)
+    return parts
+
+
+def _find_fault(case: Callable[[Components], Tensor], ours: Components, plain: Components, most: float) -> str | None:
+    try:
+        got, want = case(ours).double(), case(plain).double()
+        off = float((got - want).norm() / want.norm())
+    except Exception as error:  # compilers and drivers raise what they like
+        return f"fails with {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return None if off <= most else f"is off by {off:.1e} of the right result"  # NaN is, too
+
+
+def _attention_cases(
+    make: Callable[..., Tensor],
+    spec: DecoderSpec | Attention,
+    kinds: list[AttentionExtras],
+    block_size: int,
+    cache_dtype: torch.dtype,
+) -> dict[str, Callable[[Components], Tensor]]:
+    heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_size
+    q, k, v = make(max(MANY, 2 * LENGTH), heads + 2 * kv_heads, size).split([heads, kv_heads, kv_heads], dim=1)
+    ints = partial(torch.tensor, dtype=torch.int32, device=q.device)
+    table, position = torch.arange(-(-LENGTH // block_size), 0, -1), torch.arange(LENGTH)
+    slots = (table[position // block_size] * block_size + position % block_size).to(q.device)
+    kinds = [each if each.sinks is None else replace(each, sinks=make(heads)) for each in kinds]  # theirs are on meta
+
+    def store(parts: Components) -> Tensor:
+        backend = parts.backend(heads, kv_heads, size, size**-0.5)
+        shape = backend.kv_cache_shape(len(table) + 1, block_size)
+        cache = torch.zeros(shape, dtype=cache_dtype, device=q.device)
+        backend.write(k[:LENGTH], v[:LENGTH], cache, slots)
+        return cache
+
+    def attend(new: int, count: int, parts: Components) -> Tensor:
+        """`count` times `new` queries, each at the end of another part of the sequence."""
+        metadata = AttentionMetadata(
+            query_start_loc=ints(range(0, new * count + 1, new)),
+            seq_lens=ints([max(LENGTH - 70 * (i % 3), new) for i in range(count)]),
+            slot_mapping=slots,
+            block_tables=ints([table.tolist()] * count),
+            max_query_len=new,
+            max_seq_len=LENGTH,
+            decode_order=ints(range(count)) if new == 1 else None,
+        )
+        backends = [parts.backend(heads, kv_heads, size, size**-0.5, each) for each in kinds]
+        return torch.cat([each.forward(q[: new * count], store(parts), metadata) for each in backends])
+
+    middling = max(2, 64 // (heads // kv_heads))  # rows of a tile, see choose_tiles()
+    cases = {f"prefill of {new} tokens": partial(attend, new, 2) for new in (middling, LENGTH)}
+    cases |= {"decode in splits": partial(attend, 1, 3), "decode": partial(attend, 1, -(-MANY // kv_heads))}
+    cases |= {"decode of drafts": partial(attend, 2, 2)}
+    return {"store_kv": store, **cases}
+
+
+def _layer_cases(
+    make: Callable[..., Tensor], spec: DecoderSpec, block_size: int, cache_dtype: torch.dtype
+) -> dict[str, Callable[[Components], Tensor]]:
+    heads, kv_heads, size, eps = spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps
+    x, residual, rows = make(43, spec.hidden_size).split([3, 3, 37])
+    qkv, gate_up, layer = make(3, heads + 2 * kv_heads, size), make(3, 2 * spec.intermediate_size), Linear(1, 1)
+    rotary = RotaryEmbedding(size, 3, spec.rope).to(x.device)(torch.arange(3, device=x.device))
+    norm, layer.weight = QKNorm(heads, kv_heads, size, eps), nn.Parameter(rows, requires_grad=False)
+    norm.weight = nn.Parameter(make(2, size), requires_grad=False)
+    weight = make(spec.hidden_size, spec.hidden_size)
+    qk_norm = norm if spec.qk_norm else None
+
+    def rotate(parts: Components) -> Tensor:
+        """q, k and v, and a cache that has k and v, where it keeps them as they are."""
+        backend, heads_of_three = parts.backend(heads, kv_heads, size, size**-0.5), qkv.clone()
+        if not backend.stores_as_is:
+            return torch.cat(parts.ops.norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads), 1)
+        cache = torch.zeros(backend.kv_cache_shape(4, block_size), dtype=cache_dtype, device=x.device)
+        slots = torch.arange(3, 0, -1, device=x.device) * block_size
+        computes: Any = parts.ops.norm_rotary
+        if computes is LayerOps().norm_rotary:
+            q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads)
+            backend.write(k, v, cache, slots)
+        else:  # the kernel, which stores them itself
+            q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads, cache, slots)
+        return torch.cat([q.flatten(), k.flatten(), v.flatten(), cache.flatten()])
+
+    def decode(parts: Components) -> Tensor:
+        """Second tokens of three sequences, whose first keys are zeros, and what is in the cache then."""
+        heads_of_three, backend = qkv.clone(), cast(Any, parts.backend(heads, kv_heads, size, size**-0.5))
+        tables = torch.arange(1, 7, dtype=torch.int32, device=x.device).view(3, 2)
+        slots = tables[:, 1 // block_size].long() * block_size + 1 % block_size
+        starts = torch.arange(4, dtype=torch.int32, device=x.device)
+        metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, 1, 2)
+        cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=x.device)
+        if getattr(parts.ops, "fuses_decode", None) and backend.stores_as_is and backend.supports_fused_decode:
+            fused = FusedRope(norm.weight if spec.qk_norm else None, eps, rotary[0], rotary[1], slots)
+            out = backend.fused_forward(heads_of_three[:, :heads], cache, metadata, fused)
+        else:
+            q, k, v = LayerOps().norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads)
+            backend.write(k, v, cache, slots)
+            out = backend.forward(q, cache, metadata)
+        return torch.cat([out.flatten(), cache.flatten()])
+
+    def multiply(parts: Components) -> Tensor:
+        """As it is, and by a weight that is rounded, in each of the ways in which few and many rows are multiplied."""
+        method = parts.ops.linear
+        if not isinstance(method, QuantizedLinears):
+            return method.apply(layer, x)
+        made = method.method(replace(method.scheme, format="plain"), "a small weight")
+        with x.device, default_dtype(x.dtype):
+            rounded = Linear(spec.hidden_size, spec.hidden_size, method=made)
+        rounded.weight = nn.Parameter(weight.clone(), requires_grad=False)
+        made.process_weights_after_loading(rounded)
+        outs = [method.plain.apply(layer, x), *(rounded(x.repeat(times, 1)) for times in (1, 8, 13, 86))]
+        return torch.cat([out.flatten() for out in outs])
+
+    def mix(parts: Components) -> Tensor:
+        """40 rows, few and many of them of an expert."""
+        assert spec.experts is not None
+        one, few = replace(spec, intermediate_size=spec.experts.size), min(4, spec.experts.num_experts)
+        with x.device, default_dtype(x.dtype):
+            experts = parts.ops.experts(few, lambda number: MLP(one, LayerOps(), ""))
+        for weight, numbers in zip(experts.parameters(), middles, strict=False):
+            weight.copy_(numbers.view(weight.shape))
+        logits = torch.arange(40 * few, device=x.device).view(40, few) % (few + 3) * 1.0
+        return experts(rows.repeat(2, 1)[:40], route(logits, min(2, few), renormalize=True))
+
+    cases: dict[str, Callable[[Components], Tensor]] = {
+        "linear": multiply,
+        "rms_norm": lambda parts: torch.cat(
+            [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
+        ),
+        "norm_rotary": rotate,
+        "silu_mul": lambda parts: parts.ops.silu_mul(gate_up),
+        "fuses_decode": decode,
+    }
+    if spec.experts is not None:
+        middles = [make(spec.experts.size * spec.hidden_size * times) for _ in range(4) for times in (2, 1)]
+        cases["experts"] = mix
+    return cases
+
+
+def _few_rows(make: Callable[..., Tensor], spec: DecoderSpec) -> Callable[[Components], Tensor]:
+    """Three rows, with all that is around a product in a layer."""
+    hidden, heads, middle = spec.hidden_size, spec.num_heads * spec.head_size, min(spec.intermediate_size, 3072)
+    x, attended, gate_up, o = make(3, hidden), make(3, heads), make(2 * middle, hidden), make(hidden, heads)
+    norm = RMSNorm(hidden, spec.rms_norm_eps)
+    norm.weight = nn.Parameter(make(hidden), requires_grad=False)
+
+    def multiply(parts: Components) -> Tensor:
+        kernel = getattr(parts.ops, "few_rows", None)
+        if kernel is None:
+            gated, added = silu_mul(F.linear(norm(x)[0], gate_up)), x + F.linear(attended, o)
+        else:
+            gated, added = kernel(x, gate_up, norm=norm, gated=True), kernel(attended, o, add_to=x.clone())
+        return torch.cat([gated.flatten().float() / hidden, added.flatten().float() / heads**0.5])  # of one size
+
+    return multiply
+
+
+def _draw(make: Callable[..., Tensor], vocab_size: int, parts: Components) -> Tensor:
+    """Draws of which it is known how they end: 1 for each that ends so."""
+    logits = make(4, vocab_size)
+    if not parts.draws:
+        return torch.ones(4, device=logits.device)
+    logits[:2, -1], logits[2] = 1000.0, 0.0
+    wanted = [SamplingParams(temperature=0), SamplingParams(), SamplingParams(), SamplingParams(top_k=2, top_p=0.999)]
+    rows = [SamplingRow(params, [], [], frozenset(), None) for params in wanted]
+    params = GumbelParams(torch.from_numpy(host_params(rows, range(4), vocab_size)).to(logits.device))
+    places, kept = torch.arange(4, device=logits.device), torch.zeros_like(logits, dtype=torch.int8)
+    first, second = params.draw(logits, places), params.draw(logits.float(), places + 4, kept=kept)
+    likeliest, filtered = logits[3].topk(2).values.sort().values, logits[3][kept[3] != 0].sort().values
+    sure = [(first[row] == vocab_size - 1) & (second[row] == vocab_size - 1) for row in range(2)]
+    return torch.stack([*sure, first[2] != second[2], torch.tensor(torch.equal(likeliest, filtered)).to(first.device)])

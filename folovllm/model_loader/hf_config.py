@@ -1,0 +1,110 @@
+"""What a model's makers wrote down: config.json and generation_config.json, as transformers reads them, and checked.
+
+vLLM: transformers_utils/config.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from folovllm.config import ModelConfig
+from folovllm.model_loader.hf_config_checks import check_as_written, check_numbers
+from folovllm.model_loader.model_files import hub_hint, read_json, readable_errors, resolve_model_path
+from folovllm.model_loader.quant_scheme import read_scheme
+from folovllm.utils.checks import check_int, did_you_mean, wrong
+from folovllm.utils.logging import init_logger
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
+    """The model's config.json, as transformers reads it.
+
+    Raises:
+        ModelLoadError: it is damaged, a field is wrong, or the weights are quantised in a way that is not supported:
+            by name.
+    """
+    from transformers import AutoConfig
+
+    path = resolve_model_path(model_config.model, weights=model_config.load_format != "dummy")
+    with readable_errors(model_config.model, hint=hub_hint(path)):
+        written = read_settings(path, "config.json")
+        if written is not None:
+            check_as_written(written)
+        hf_config = AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)
+        if overrides := model_config.hf_overrides:
+            for name in overrides.keys() - (written or {}).keys():
+                if not hasattr(hf_config, name):
+                    hint = did_you_mean(name, hf_config.to_dict())
+                    raise wrong("hf_overrides", "have fields of this model's config.json", name, hint)
+            check_as_written(overrides)
+            hf_config = type(hf_config).from_dict({**(written or {}), **overrides})
+        check_numbers(hf_config.get_text_config())
+        if getattr(hf_config, "quantization_config", None) is None and (settings := _old_settings(model_config, path)):
+            read_scheme(settings)
+            hf_config.quantization_config = settings
+    return hf_config  # type: ignore[no-any-return]
+
+
+def _old_settings(model_config: ModelConfig, path: str) -> dict[str, Any] | None:
+    """quantization_config, from the file of its own that AutoGPTQ and AutoAWQ wrote. The hub is asked for it only where
+    the user says that there are codes."""
+    for method, name in (("gptq", "quantize_config.json"), ("awq", "quant_config.json")):
+        is_asked = Path(path).is_dir() or model_config.quantization == method
+        if is_asked and (written := read_settings(path, name)) is not None:
+            names = {"w_bit": "bits", "q_group_size": "group_size"}
+            return {"quant_method": method} | {names.get(field, field): each for field, each in written.items()}
+    return None
+
+
+def read_settings(path: str, name: str) -> dict[str, Any] | None:
+    """A JSON file of the model's folder or hub repository; None if it has no such file."""
+    if Path(path).is_dir():
+        file = Path(path) / name
+        return read_json(file) if file.is_file() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return read_json(Path(hf_hub_download(path, name)))
+    except (EntryNotFoundError, LocalEntryNotFoundError):  # the latter: it was not downloaded, and no hub can be asked
+        return None
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """What the model's makers say about generating: here, the ids that end a text."""
+
+    eos_token_ids: frozenset[int]
+
+
+def load_generation_config(model_config: ModelConfig) -> GenerationDefaults:
+    """From generation_config.json; where there is none, or it names no EOS, from config.json.
+
+    A chat model has several ends: one for the turn, one for the text. Missing one of them, it would talk on
+    in both roles.
+
+    Raises:
+        ModelLoadError: a file is damaged, or names an end that is no token id.
+    """
+    name = model_config.model
+    hf_config = load_hf_config(model_config)
+    with readable_errors(name):
+        written = read_settings(resolve_model_path(name, weights=False), "generation_config.json") or {}
+        eos = written.get("eos_token_id")
+        if eos is None:
+            eos = getattr(hf_config, "eos_token_id", None)
+        ids = [] if eos is None else eos if isinstance(eos, list) else [eos]
+        try:
+            for token_id in ids:
+                check_int("eos_token_id", token_id)
+        except ValueError:
+            raise wrong("eos_token_id", "be a token id or a list of them", eos) from None
+    vocab_size = getattr(hf_config.get_text_config(), "vocab_size", None)
+    drawn = frozenset(i for i in ids if i >= 0 and (vocab_size is None or i < vocab_size))
+    if len(drawn) < len(set(ids)):
+        init_logger(__name__).warning("%s: of eos_token_id %s, ids that can never be drawn are left out", name, eos)
+    return GenerationDefaults(eos_token_ids=drawn)

@@ -1,0 +1,76 @@
+"""What an engine is put together from: chosen once, from the device, the dtype and what the user asked for.
+
+             attention                layers                          draws                  CUDA graphs
+    CPU      backends/cpu.py          compiled, all in one call       torch
+    CPU (*)  backends/paged_torch.py  torch                           torch
+    CUDA     backends/triton.py       Triton between the products     a kernel               yes
+
+(*) where our own kernels cannot be compiled. `enforce_eager` leaves out one call for all layers, and CUDA graphs.
+
+vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_forward)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from folovllm.attention.backend import AttentionBackend, select_backend
+from folovllm.attention.backends.triton import kernels_unavailable_reason
+from folovllm.config import EngineConfig
+from folovllm.layers.compiled_ops import CompiledOps, compiled_unavailable_reason
+from folovllm.layers.ops import LayerOps
+from folovllm.models.one_call import OneCallOps
+from folovllm.worker.batch_sampler import BatchSampler
+
+
+@dataclass(frozen=True)
+class Components:
+    backend: type[AttentionBackend]
+    ops: LayerOps
+    cache_dtype: torch.dtype
+    sampler: type[BatchSampler]
+    graphs: bool
+    draws: bool
+    """Whether the sampling kernel draws the tokens."""
+
+
+def choose_components(config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device) -> Components:
+    """
+    Raises:
+        ValueError: what was asked for cannot run here, or not together; the text says what to do.
+    """
+    backend, eager = _named_backend(config, device), config.model_config.enforce_eager
+    return Components(
+        backend=backend,
+        ops=select_ops(dtype, device, one_by_one=eager),
+        cache_dtype=dtype,
+        sampler=BatchSampler,
+        graphs=device.type == "cuda" and backend.supports_cuda_graphs and not eager,
+        draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,
+    )
+
+
+def select_ops(dtype: torch.dtype, device: torch.device, *, one_by_one: bool) -> LayerOps:
+    """What computes the layers of a model with weights of `dtype`."""
+    if device.type == "cpu" and compiled_unavailable_reason(dtype) is None:
+        return CompiledOps(dtype) if one_by_one else OneCallOps(dtype)
+    if device.type == "cuda" and kernels_unavailable_reason(device) is None:
+        from folovllm.layers.triton_ops import triton_ops  # loads Triton
+
+        return triton_ops()
+    return LayerOps()
+
+
+def _named_backend(config: EngineConfig, device: torch.device) -> type[AttentionBackend]:
+    model_config, block_size = config.model_config, config.cache_config.block_size
+    backend = select_backend(model_config.attention_backend, device)
+    longest = model_config.max_model_len or 0
+    if not backend.reads_block_tables and block_size < longest:
+        raise ValueError(
+            f"attention_backend {backend.name!r} reads a sequence from one block: it needs a block_size of at "
+            f"least max_model_len ({longest}), got {block_size}"
+        )
+    return backend

@@ -1,0 +1,157 @@
+"""Builds an EngineCore: the model, its KV cache, the scheduler and the runner, made to fit one another.
+
+What depends on what: the weights decide how much memory is left, that decides the number of blocks, and that how long a
+sequence can get, which the scheduler and the check of new requests must know.
+
+vLLM: v1/engine/core.py (EngineCore.__init__, _initialize_kv_caches)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from folovllm.config import EngineConfig, SchedulerConfig
+from folovllm.core.draft_length import DraftLength
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.scheduler import Scheduler
+from folovllm.engine.builder.budgets import resolve_scheduler_config
+from folovllm.engine.builder.components import Components, choose_components
+from folovllm.engine.builder.proposer import load_draft_model, make_proposer, step_costs
+from folovllm.engine.core import EngineCore
+from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.weights import build_model, weights_folder
+from folovllm.utils.logging import init_logger
+from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
+from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
+from folovllm.worker.memory import CacheSize, size_kv_cache
+from folovllm.worker.model_runner import ModelRunner, current_device
+from folovllm.worker.profile import peak_bytes, run_full_step
+from folovllm.worker.proposer import Proposer
+
+logger = init_logger(__name__)
+
+
+def build_engine_core(
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int]
+) -> EngineCore:
+    """`config` has max_model_len filled in.
+
+    Raises:
+        ValueError: no block fits into memory, or the configuration's parts contradict one another.
+    """
+    model_config, cache_config = config.model_config, config.cache_config
+    longest = model_config.max_model_len
+    with current_device(device):
+        # What can be refused is refused before the weights are read.
+        limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
+        parts = choose_components(config, hf_config, dtype, device)
+        weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
+        model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
+        vocab_size = model.decoder_spec.vocab_size
+        draft = load_draft_model(config, vocab_size, dtype, device)
+        token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+        if draft is not None:
+            token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
+        speculative = config.speculative_config
+        most = 0 if speculative is None else speculative.num_speculative_tokens
+        most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
+        size = _size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
+        limits = _within_cache(limits, size)
+        kv = KVCacheManager(
+            size.num_blocks, size.block_size, size.num_swap_blocks,
+            enable_prefix_caching=cache_config.enable_prefix_caching,
+        )  # fmt: skip
+        proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
+        runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
+        run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
+        draft_length = None
+        if proposer is not None:
+            draft_length = DraftLength(most, step_costs(model, draft, device, run_ahead=run_ahead))
+        scheduler = Scheduler(limits, kv, eos_token_ids, draft_length)
+    config = EngineConfig(
+        dataclasses.replace(model_config, max_model_len=limits.max_model_len),
+        dataclasses.replace(cache_config, num_kv_blocks=size.num_blocks),
+        limits,
+        config.speculative_config,
+    )
+    return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
+
+
+def _size_cache(
+    config: EngineConfig, model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, most_rows: int,
+    token_bytes: int, dtype: torch.dtype, device: torch.device,
+) -> CacheSize:  # fmt: skip
+    """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
+    block_size = config.cache_config.block_size
+
+    def full_step() -> int:
+        return run_full_step(
+            model, parts.backend, block_size, limits, dtype=parts.cache_dtype, device=device, draws=parts.draws
+        )
+
+    def measure_step() -> int:
+        step = peak_bytes(full_step, device)
+        if not parts.graphs:
+            return step
+        return step + bytes_of_graphs(
+            model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
+            block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
+        )  # fmt: skip
+
+    size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step)
+    logger.info("KV cache: %s", size)
+    return size
+
+
+def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
+    """What does not fit into the whole cache can never be served."""
+    longest = min(limits.max_model_len, size.num_tokens)
+    if longest < limits.max_model_len:
+        logger.warning(
+            "sequences end at %d tokens instead of max_model_len=%d: the KV cache holds no more",
+            longest, limits.max_model_len,
+        )  # fmt: skip
+    return dataclasses.replace(limits, max_model_len=longest)
+
+
+def _build_runner(
+    config: EngineConfig, model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, most_rows: int,
+    size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
+    proposer: Proposer | None,
+) -> ModelRunner:  # fmt: skip
+    """The runner, with everything compiled and recorded that would make a first request wait."""
+    longest, block_size = limits.max_model_len, size.block_size
+    speculative = config.speculative_config
+    rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
+    kv_cache = KVCache(  # and the null block
+        model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
+        device=device,
+    )  # fmt: skip
+    sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=parts.draws)
+    if device.type == "cuda":
+        kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
+        sampling.warm_up(dtype)
+    graphs = None
+    if parts.graphs:
+        sizes = capture_sizes(most_rows)
+        graphs = CudaGraphs(
+            model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
+        )
+        logger.info(
+            "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30
+        )
+    return ModelRunner(
+        model,
+        kv_cache,
+        sampling,
+        graphs,
+        num_swap_blocks=size.num_swap_blocks,
+        max_num_seqs=limits.max_num_seqs,
+        max_model_len=longest,
+        device=device,
+        proposer=proposer,
+        rejects=rejects,
+    )
