@@ -17,6 +17,7 @@
 # make wheel: the package as others get it, in a bare environment: the demo, the server, mypy.
 # make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
 # make browser: the site in a headless Chromium; as root it is installed where it is missing.
+# make pages: writes into the notes the code, tables and figures that they name. make docs fails where that was forgotten.
 # make snippets: runs the code that the README and the notes show.
 # make gpu: everything that needs a GPU, tested and measured in ten minutes; writes gpu-report/. Installs nothing: it takes
 #   the Python that has CUDA's torch, make gpu PYTHON=…  Without a GPU: make gpu ARGS="--device cpu --tiny" rehearses it.
@@ -45,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test makers wheel exhaustive tritons busy campaign real serve-test clients pace ray-test arm gpu check nightly setup lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test makers wheel exhaustive tritons busy campaign real serve-test clients pace ray-test arm gpu check nightly setup lint types imports milestones labs pages docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -158,7 +159,11 @@ MUTANTS ?=
 labs: $(VENV)/.installed-test
 	@$(BIN)/python -m milestones prove --share $(SHARE) --mutants $(MUTANTS) $(addprefix --seed ,$(SEED))
 
+pages: $(VENV)/.installed
+	@$(BIN)/python -m milestones.site pages
+
 docs: $(VENV)/.installed-docs
+	@$(BIN)/python -m milestones.site pages --check
 	@$(BIN)/python -m milestones.site parity
 	@$(BIN)/python -m milestones.site terms
 	@$(BIN)/python -m milestones.site comments

@@ -23,7 +23,6 @@ from milestones.bench import command as bench_command
 from milestones.chain import Course
 from milestones.diffs import compare
 from milestones.green import GreenRuns
-from milestones.handout import checkout
 from milestones.imports import check_syntax
 from milestones.labs import prove
 from milestones.labs.commands import add_commands, install_command, states
@@ -31,7 +30,7 @@ from milestones.sources import commit, repository_root, uncommitted, working_tre
 from milestones.spec import MilestoneError
 from milestones.steps import step_problems
 from milestones.tags import tag_all
-from milestones.trees import build_tree, run_commands
+from milestones.trees import build_tree, checkout, run_commands
 
 DESCRIPTION = "FoloVLLM, milestone by milestone."
 

@@ -27,12 +27,11 @@ from pathlib import Path
 
 from milestones.chain import Course
 from milestones.fork_server import serving
-from milestones.handout import hand_out
 from milestones.output_diff import difference
 from milestones.site import snippets
 from milestones.site.source import ROOT
 from milestones.sources import git, working_tree
-from milestones.trees import write_tree
+from milestones.trees import build_tree, write_tree
 
 # Imported once for all scripts of a tree.
 MODULES = ("torch", "transformers", "transformers.models.qwen3.modeling_qwen3", "folovllm")
@@ -166,7 +165,7 @@ def _plant(name: str, folder: Path) -> None:
     snapshot = working_tree(ROOT)
     if name:
         course = Course.load(snapshot)
-        snapshot = hand_out(course, course.get(name))
+        snapshot = build_tree(course, course.get(name))
     write_tree(snapshot, folder)
     if not name:
         git(folder, "init", "--quiet")  # `python -m milestones` looks for its files there

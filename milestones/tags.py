@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 from milestones.chain import Course
-from milestones.handout import with_plain_pages
 from milestones.sources import AUTHOR, EMAIL, IDENTITY, TIMESTAMP, Snapshot, git
 from milestones.spec import Milestone, MilestoneError
 from milestones.steps import stages
@@ -52,8 +51,7 @@ def tag_all(root: Path, course: Course) -> list[Tag]:
 def _commits(course: Course, milestone: Milestone) -> list[tuple[Snapshot, str]]:
     """Trees and messages of the commits that lead to `milestone`: one for each step, or one in all."""
     row = stages(course, milestone)
-    commits = [(stage.tree, stage.message) for stage in row] or [(build_tree(course, milestone), _message(milestone))]
-    return [(with_plain_pages(course, tree), message) for tree, message in commits]
+    return [(stage.tree, stage.message) for stage in row] or [(build_tree(course, milestone), _message(milestone))]
 
 
 def _message(milestone: Milestone) -> str:

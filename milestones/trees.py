@@ -38,6 +38,9 @@ pip install -c constraints.txt -e '.[test]'
 
 {pages}
 
+Some links lead to pages that are not here: they are in the clone's `docs/`.
+有的链接指向这里没有的页，它们在来源仓库的 `docs/` 里。
+
 ## 3. Run · 运行
 
 ```bash
@@ -79,7 +82,7 @@ This is FoloVLLM as it stands at {id}, with some functions emptied for you to wr
 in the environment of the clone that it came from:
 
 1. **Read** the note's first page, [docs/en/{id}/index.md](docs/en/{id}/index.md). Its table has the pages and exercises
-   in turn.
+   in turn. Some links lead to pages that are not here: they are in the clone's `docs/`.
 2. **Check**: `python -m milestones check`. It shows the first exercise: what must hold, and where to write.
 3. **Predict** before you code: `python -m milestones predict`.
 4. **Write** it, and check again; `check --watch` does so whenever you save. Stuck: `python -m milestones hint`.
@@ -104,6 +107,7 @@ the course. This folder is a git repository: commit as you like.
 这是 FoloVLLM 在 {id} 时的样子，其中一些函数被清空，等你来写。一切都在本目录中进行，使用来源仓库的虚拟环境：
 
 1. **阅读**笔记的首页：[docs/zh/{id}/index.md](docs/zh/{id}/index.md)。首页的表按顺序列出各页和各道练习。
+   有的链接指向这里没有的页，它们在来源仓库的 `docs/` 里。
 2. **检查**：`python -m milestones check`。它给出第一道练习：要满足什么，写在哪里。
 3. 动手之前先**预测**：`python -m milestones predict`。
 4. **动手写**，再检查；`check --watch` 会在每次保存时自动检查。卡住了：`python -m milestones hint`。
@@ -191,6 +195,13 @@ def is_code(path: str) -> bool:
 def count_lines(tree: Snapshot) -> int:
     """Lines of the package's Python."""
     return sum(file.data.count(b"\n") for path, file in tree.items() if is_code(path))
+
+
+def checkout(course: Course, milestone: Milestone, folder: Path) -> int:
+    """Write `milestone` into a new or empty `folder` and commit it there; returns the number of files."""
+    tree = build_tree(course, milestone)
+    write_repository(tree, folder, milestone.label)
+    return len(tree)
 
 
 def write_tree(tree: Snapshot, folder: Path) -> None:

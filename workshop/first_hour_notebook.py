@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from milestones.site.directives import DIRECTIVE, FenceTracker, parse_directive
+from milestones.site.directives import MARK, FenceTracker, parse_directive, written
 from milestones.site.source import SourceFile, excerpt
 
 ROOT = Path(__file__).parents[1]
@@ -68,7 +68,7 @@ SAID = {
     },
 }
 
-Block = tuple[str, str]  # kind ("prose", "directive", or a fence's language) and text
+Block = tuple[str, str]  # kind ("prose", "mark", "drawing", or a fence's language) and text
 
 
 def main() -> None:
@@ -110,12 +110,10 @@ def _walk(blocks: list[Block], source: str) -> list[dict[str, Any]]:
     for kind, text in blocks:
         if kind == "prose":
             cells.append(_prose(text))
-        elif kind == "directive":
-            directive = parse_directive(text)
-            if directive.kind == "figure":
-                cells.append(_prose(f"![](../docs/figures/{directive.words[0]}.svg)"))
-                continue
-            names = directive.words[1:]
+        elif kind == "drawing":
+            cells.append(_prose(f"![](../docs/figures/{text})"))
+        elif kind == "mark":
+            names = parse_directive(text).words[1:]
             file = SourceFile(ENGINE, source.splitlines(), ast.parse(source))
             cells.append(_prose("```python\n" + "\n\n".join(excerpt(file, name) for name in names) + "\n```"))
         elif kind == "diff":
@@ -133,18 +131,17 @@ def _walk(blocks: list[Block], source: str) -> list[dict[str, Any]]:
 
 
 def _page(language: str) -> str:
-    text = (ROOT / f"docs/{language}/first-hour.md").read_text(encoding="utf-8")
+    text = "\n".join(written((ROOT / f"docs/{language}/first-hour.md").read_text(encoding="utf-8"))) + "\n"
     for old, new in SAID[language].items():
         if text.count(old) != 1:
             raise ValueError(f"docs/{language}/first-hour.md must say once: {old}")
         text = text.replace(old, new)
-    text = re.sub(r" *\{#[\w-]+\}$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^<!--.*-->\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(?:<a id=.*|<!-- not run.*-->)\n", "", text, flags=re.MULTILINE)
     return re.sub(r"\]\((?!\w+:)([^)#]+)\)", rf"](../docs/{language}/\1)", text)
 
 
 def _blocks(text: str) -> list[Block]:
-    """A page's prose, directives and fenced blocks, in order."""
+    """A page's prose, marks, drawings and fenced blocks, in order."""
     fences, number = FenceTracker(), 0
     lines: list[tuple[tuple[int, str], str]] = []
     for line in text.splitlines():
@@ -153,9 +150,13 @@ def _blocks(text: str) -> list[Block]:
             number += not was_open
             if was_open and fences.marks:
                 lines.append(((number, fences.info), line))
-        elif match := DIRECTIVE.match(line):
+        elif match := MARK.match(line):
             number += 1
-            lines.append(((number, "directive"), match["body"]))
+            lines.append(((number, "mark"), match["body"]))
+            number += 1
+        elif match := re.fullmatch(r"!\[\]\(.*/figures/(.+?)(?:\.zh)?\.svg\)", line):
+            number += 1
+            lines.append(((number, "drawing"), f"{match[1]}.svg"))
             number += 1
         else:
             lines.append(((number, "prose"), line))

@@ -12,7 +12,7 @@ from pathlib import Path
 from workshop.glossary import LANGS, Lang, Term, load_glossary
 
 DOCS = Path(__file__).parents[1] / "docs"
-TITLE = {"en": "# Glossary {#glossary}", "zh": "# 术语表 {#glossary}"}
+TITLE = {"en": '<a id="glossary"></a>\n# Glossary', "zh": '<a id="glossary"></a>\n# 术语表'}
 INTRO = {
     "en": "Each term in a sentence or two. These are also the definitions that the embedded model learnt: ask it with "
     "`folovllm chat`.",
@@ -40,11 +40,12 @@ def page(lang: Lang) -> str:
     glossary = load_glossary()
     lines = [TITLE[lang], "", INTRO[lang], ""]
     for key, titles in glossary.groups.items():
-        lines += [f"## {as_notes(titles[LANGS.index(lang)], lang)} {{#{key}-terms}}", ""]
+        lines += [f'<a id="{key}-terms"></a>', f"## {as_notes(titles[LANGS.index(lang)], lang)}", ""]
         for term in glossary.terms:
             if term.group == key:
                 lines += [
-                    f"### {heading(term, lang)} {{#{term.id}}}",
+                    f'<a id="{term.id}"></a>',
+                    f"### {heading(term, lang)}",
                     "",
                     as_notes(term.answer(lang), lang),
                     "",

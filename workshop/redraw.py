@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from milestones.site import bench_page
-from milestones.site.figures import drawing, read
 from milestones.site.source import ROOT
 from workshop import (
     figures_m2,
@@ -38,7 +37,6 @@ def files() -> Iterator[tuple[Path, str]]:
             yield FOLDER / milestone / f"{name}.svg", str(card)
     for milestone, trace in running_example.stored().items():
         yield running_example.picture_file(milestone), draw_example(milestone, trace)
-    yield ROOT / "docs/zh/running.svg", drawing("m6/running", read("m6/running"), "zh")[0] + "\n"  # README.zh.md's
     example = see_it.trace_of_example()
     for lang in LANGS:
         yield ROOT / "docs" / lang / "see-it.svg", see_it.draw(example, lang)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from milestones.chain import Course
-from milestones.handout import with_plain_pages
 from milestones.labs.exercise import Exercise, load_exercises, solved_tree
 from milestones.labs.kept import apply_solution
 from milestones.labs.lab import BASE, Lab, course_digest, remember
@@ -34,8 +33,6 @@ def lab_tree(course: Course, milestone: Milestone, language: str) -> dict[str, F
         raise MilestoneError(f"{milestone.id} has no exercises; `python -m milestones checkout {milestone.id} DIR`")
     own = solved_tree(course, milestone.number, exercises)
     tree = blanked_tree(own, exercises)
-    no_answers = {own[e.file].data: tree[e.file] for e in exercises}  # in the notes either
-    tree = with_plain_pages(course, tree, no_answers)
     titles = [(e.id, e.pages[language].title, e.file) for e in exercises]
     tree["README.md"] = File(lab_readme(milestone, tree, titles, language).encode("utf-8"))
     for name in ("__init__.py", "__main__.py"):

@@ -1,4 +1,4 @@
-"""`python -m milestones.site parity | terms | comments | words | build | links`: builds, and gates for the pages."""
+"""`python -m milestones.site pages | parity | terms | comments | words | build | links`: the pages and their gates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from milestones.site import comment_entries, live, terms
+from milestones.site import comment_entries, live, pages, terms
 from milestones.site.comments import FOLDER
 from milestones.site.links import markdown_problems, site_problems
 from milestones.site.parity import compare
@@ -31,8 +31,8 @@ def parity(docs: Path) -> int:
     differences = compare(docs)
     console = Console()
     if not differences:
-        pages = len(list((docs / "en").rglob("*.md")))
-        console.print(f"parity: {pages} pages are alike in both languages")
+        number = len(list((docs / "en").rglob("*.md")))
+        console.print(f"parity: {number} pages are alike in both languages")
         return 0
     table = Table(title="docs/en and docs/zh differ", title_justify="left")
     table.add_column("where", overflow="fold")
@@ -77,12 +77,12 @@ def build(builder: str) -> int:
 
 
 def links() -> int:
-    """Prints every link that leads nowhere; 1 if there is any."""
+    """Prints every link that leads nowhere, in the site or on disk; 1 if there is any."""
     site = ROOT / "site"
     if not (site / "index.html").is_file():
         print("links: there is no site/, run `python -m milestones.site build` first")
         return 1
-    problems = [*markdown_problems(ROOT, site), *site_problems(site.resolve())]
+    problems = [*markdown_problems(ROOT), *site_problems(site.resolve())]
     for problem in problems:
         print(problem)
     print(f"links: {len(list(site.rglob('*.html')))} pages, {len(problems)} links lead nowhere")
@@ -92,6 +92,8 @@ def links() -> int:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m milestones.site", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    fill = commands.add_parser("pages", help="write into the pages the code, tables and figures that they name")
+    fill.add_argument("--check", action="store_true", help="write nothing, and fail where a page is not so")
     gate = commands.add_parser("parity", help="compare docs/en with docs/zh")
     gate.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder that holds en/ and zh/")
     commands.add_parser("terms", help=f"one word for one thing, as {terms.TERMS} has it")
@@ -101,8 +103,10 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("words", help="how long the pages are, in words and hours")
     make = commands.add_parser("build", help="build both languages into site/")
     make.add_argument("--with", dest="builder", choices=("mkdocs", "zensical"), default="mkdocs")
-    commands.add_parser("links", help="follow every link of what `build` made, and of the READMEs")
+    commands.add_parser("links", help="follow every link of what `build` made, and of the Markdown as it lies")
     arguments = parser.parse_args(argv)
+    if arguments.command == "pages":
+        return pages.run(check=arguments.check)
     if arguments.command == "links":
         return links()
     if arguments.command == "comments":

@@ -6,7 +6,7 @@
     python -m milestones.site.bench_page            # write them
     python -m milestones.site.bench_page --check    # fail where they are others; a test does so too
 
-The tables themselves are directives: the site fills them from the same JSON while it is built.
+The tables themselves are marks, which `make pages` fills from the same JSON.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from milestones.site.bench_table import load
+from milestones.site.directives import END
+from milestones.site.figures import file_in
+from milestones.site.pages import filled
 from milestones.site.peers_chart import ablation_lines, draw, peer_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = "<!-- Written by python -m milestones.site.bench_page. What stands between here and the next mark is lost. -->"
-END = "<!-- End of what python -m milestones.site.bench_page writes. -->"
+LAST = "<!-- End of what python -m milestones.site.bench_page writes. -->"
 WORDS = {
     "en": {
         "columns": "engine,dtype,requests,seconds,prefill_tokens_per_s,decode_tokens_per_s,output_tokens_per_s,"
@@ -90,21 +93,21 @@ def files() -> dict[Path, str]:
 def _page(lang: str) -> str:
     text = (ROOT / f"docs/{lang}/benchmarks.md").read_text(encoding="utf-8")
     before, found, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
+    _, ended, after = rest.partition(LAST)
     if not found or not ended:
-        raise ValueError(f"docs/{lang}/benchmarks.md must have the marks {BEGIN!r} and {END!r}")
+        raise ValueError(f"docs/{lang}/benchmarks.md must have the lines {BEGIN!r} and {LAST!r}")
     body = "\n\n".join(_section(machine, lang) for machine in machines())
-    return f"{before}{BEGIN}\n\n{body}\n\n{END}{after}"
+    return filled(f"docs/{lang}/benchmarks.md", f"{before}{BEGIN}\n\n{body}\n\n{LAST}{after}").text
 
 
 def _section(machine: dict[str, Any], lang: str) -> str:
     words, said = WORDS[lang], machine[lang]
-    parts = [f"### {said['name']} {{#peers-{machine['id']}}}", said["text"]]
+    parts = [f'<a id="peers-{machine["id"]}"></a>\n### {said["name"]}', said["text"]]
     if machine["data"]:
-        parts.append(f"::: figure bench-peers-{machine['id']}")
+        parts.append(f"![](../{file_in(lang, 'bench-peers-' + machine['id']).removeprefix('docs/')})")
         parts.append(f"{words['machine']}{_machine(load(machine['data'][0]), words)}")
         for name in machine["data"]:
-            parts.append(f'::: bench {name} columns="{words["columns"]}" nocaption')
+            parts.append(f'<!-- bench {name} columns="{words["columns"]}" nocaption -->\n{END}')
     else:
         parts += [words["none"], f"`{COMMAND.format(id=machine['id'])}`"]
     parts.append(f"{words['not_shown']}{said['not_shown']}")

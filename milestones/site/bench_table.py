@@ -160,7 +160,7 @@ def _caption(data: dict[str, Any], lang: str, same: list[str]) -> list[str]:
     if (load := data.get("other_load")) and load["is_busy"]:
         used = load["cpu_seconds"] / load["wall_seconds"]
         parts.append(labels["busy"].format(used=used, cores=load["cores"], share=load["share"]))
-    return ["<br>\n".join(parts), "{ .measured }"]
+    return ["<sub>" + "<br>\n".join(parts) + "</sub>"]
 
 
 MOVED = ("decode", "compare", "serve-load")
@@ -180,24 +180,17 @@ def _inline(value: Any, separator: str) -> str:
     return str(value)
 
 
-_INLINE = re.compile(r"(?P<name>\S+)\s+(?P<column>\S+)(?:\s+where\s+(?P<where>[^|]+?))?(?:\s*\|\s*(?P<spec>\S+))?\s*$")
+_INLINE = re.compile(r"(?P<name>\S+) (?P<column>[^\s:]+)(?::(?P<spec>\S+))?(?: where (?P<where>.+))?")
 
 
 def figure(body: str, folder: Path | None = None) -> str:
-    """One cell for a sentence: `NAME COLUMN [where K=V,...] [| SPEC]`; exactly one row must match."""
-    match = _INLINE.match(body)
+    """One cell for a sentence: `NAME COLUMN[:SPEC] [where K=V,...]`; exactly one row must match."""
+    match = _INLINE.fullmatch(body)
     if match is None:
-        raise DirectiveError(f"cannot read {{{{ bench {body} }}}}: write NAME COLUMN [where K=V] [| .1f]")
-    return figure_of(load(match["name"], folder), body)
-
-
-def figure_of(data: dict[str, Any], body: str) -> str:
-    """The same, out of a measurement that is loaded already."""
-    match = _INLINE.match(body)
-    if match is None:
-        raise DirectiveError(f"cannot read {{{{ bench {body} }}}}: write NAME COLUMN [where K=V] [| .1f]")
+        raise DirectiveError(f"cannot read <!-- = {body} -->: write NAME COLUMN[:.1f] [where K=V]")
+    data = load(match["name"], folder)
     _check_column(data, match["column"])
     rows = select(data, match["where"] or "")
     if len(rows) != 1:
-        raise DirectiveError(f"{{{{ bench {body} }}}} must match one row, it matches {len(rows)}")
+        raise DirectiveError(f"<!-- = {body} --> must match one row, it matches {len(rows)}")
     return format_value(rows[0].get(match["column"]), match["spec"] or "")

@@ -1,7 +1,15 @@
-"""The grammar of the one-line directives: `::: KIND arguments`, and `{{ bench ... }}` in a sentence.
+"""What a page names: a mark, then what stands for it, then an end. The marks are comments, which no renderer shows.
 
-Both the extension (which renders them) and the parity gate (which compares them) read pages through this
-file, so that what the gate calls the same is what the build renders the same.
+    <!-- code folovllm/request.py Sequence.fork @m0 nodoc -->
+    <!-- bench NAME columns="batch,ratio:.1f=times" where="dtype=bfloat16" -->
+    <!-- api folovllm/sampling_params.py SamplingParams -->
+    <!-- exercise m3/01-block-pool -->      <!-- way m3 -->      <!-- live m3/running -->
+    ... what `make pages` writes
+    <!-- end -->
+
+    It decodes <!-- = NAME ratio:.2f where batch=1 -->1.50<!-- end --> times as fast.
+
+Whatever reads a page as its author wrote it (the gates, the counts, the snippets) takes `written`.
 """
 
 from __future__ import annotations
@@ -12,14 +20,20 @@ from dataclasses import dataclass, field
 
 from milestones.site.errors import DirectiveError
 
-DIRECTIVE = re.compile(r"^(?P<indent>[ \t]*):::[ \t]+(?P<body>\S.*?)[ \t]*$")
-INLINE = re.compile(r"\{\{\s*bench\s+(?P<body>[^{}]+?)\s*\}\}")
-KINDS = ("code", "bench", "plot", "api", "figure", "files", "map", "way", "exercise", "live")
+KINDS = ("code", "bench", "api", "files", "map", "way", "exercise", "live")
+MARK = re.compile(rf"<!-- (?P<body>(?:{'|'.join(KINDS)})\b.*?) -->$")
+END = "<!-- end -->"
+INLINE = re.compile(rf"<!-- = (?P<body>[^<>]+?) -->(?P<shown>[^<]*){END}")
+DRAWING = re.compile(r"!\[(?P<title>[^\]]*)\]\((?P<file>(?:\.\./)+figures/[^)\s]+\.svg)\)")
+"""An image of docs/figures; `make pages` writes its title."""
+OPTIONAL = {"en": "*Optional.*", "zh": "*选读。*"}
+"""Under the title of a page that is not on the way; `make pages` writes the page's minutes into it."""
+_MINUTES = re.compile(r"(?<=^\*Optional), about \d+ minutes(?=\.\*$)|(?<=^\*选读)，约 \d+ 分钟(?=。\*$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One directive, taken apart: `::: code PATH NAME @m0 nodoc title="..."`."""
+    """One mark, taken apart: `code PATH NAME @m0 nodoc title="..."`."""
 
     kind: str
     words: tuple[str, ...]
@@ -43,26 +57,24 @@ class Directive:
 _KNOWN: dict[str, tuple[set[str], set[str], bool]] = {
     "code": ({"nodoc", "head"}, {"title"}, True),
     "bench": ({"nocaption"}, {"columns", "where"}, False),
-    "plot": (set(), set(), False),
     "api": (set(), {"members"}, False),
     "files": (set(), set(), False),
     "map": (set(), set(), False),
-    "figure": (set(), {"caption"}, False),
-    "live": (set(), {"caption"}, False),
+    "live": (set(), set(), False),
     "way": (set(), set(), False),
     "exercise": (set(), set(), False),
 }
 
 
 def parse_directive(body: str) -> Directive:
-    """Reads the text after `:::`; unknown kinds and options are errors."""
+    """Reads the text of a mark; unknown kinds and options are errors."""
     try:
         tokens = shlex.split(body)
     except ValueError as error:
         raise DirectiveError(f"cannot read {body!r}: {error}") from error
     kind, *rest = tokens
     if kind not in _KNOWN:
-        raise DirectiveError(f"unknown directive {kind!r}, known are: {', '.join(KINDS)}")
+        raise DirectiveError(f"unknown mark {kind!r}, known are: {', '.join(KINDS)}")
     flags, options, milestones = _KNOWN[kind]
     words: list[str] = []
     seen_flags: set[str] = set()
@@ -84,8 +96,8 @@ def parse_directive(body: str) -> Directive:
         else:
             words.append(token)
     if not words:
-        example = "NAME" if kind in ("bench", "plot", "figure", "live") else "PATH NAME"
-        raise DirectiveError(f"{kind} needs a name, as in `::: {kind} {example}`")
+        example = "PATH NAME" if kind in ("code", "api") else "NAME"
+        raise DirectiveError(f"{kind} needs a name, as in <!-- {kind} {example} -->")
     return Directive(kind, tuple(words), frozenset(seen_flags), seen_options, milestone)
 
 
@@ -107,6 +119,23 @@ def split_where(text: str) -> dict[str, str]:
             raise DirectiveError(f"where must be COLUMN=VALUE[,COLUMN=VALUE], got {item!r}")
         where[key.strip()] = value.strip()
     return where
+
+
+def written(page: str) -> list[str]:
+    """The lines of a page that its author wrote: without what stands for the marks, their numbers stay."""
+    out: list[str] = []
+    fences, inside = FenceTracker(), False
+    for line in page.splitlines():
+        if inside:
+            inside = line != END
+            out.append("")
+        elif fences.feed(line):
+            out.append(line)
+        else:
+            inside = MARK.match(line) is not None
+            line = INLINE.sub(r"<!-- = \g<body> -->", _MINUTES.sub("", line))
+            out.append(DRAWING.sub(r"![](\g<file>)", line))
+    return out
 
 
 class FenceTracker:

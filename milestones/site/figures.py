@@ -1,10 +1,10 @@
-"""A drawing in a page: one SVG file for both languages, put into the page as an image while it is built.
+"""The drawings of the pages: an SVG file with English labels, each of which carries its Chinese.
 
-    docs/figures/m3/running.svg             <text x="8" y="20" data-zh="块表">block table</text>
-    ::: figure m3/running caption="…"       <figure><img src="data:image/svg+xml;base64,…"><figcaption>…
+    docs/figures/m3/running.svg        <text x="8" y="20" data-zh="块表">block table</text>
+    docs/figures/m3/running.zh.svg     <text x="8" y="20">块表</text>        written by `make pages`
+    a page in English or in Chinese    ![…](../../figures/m3/running.svg)    ![…](../../figures/m3/running.zh.svg)
 
-The labels are English and each carries its Chinese. As an image the drawing is a document of its own: its ids, classes
-and animations meet those of no other figure, and it needs no file beside the page.
+On the site the drawing is in the page itself, as an image, so that its ids, classes and animations meet no others.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from __future__ import annotations
 import base64
 import re
 import xml.etree.ElementTree as ET
-from html import escape
+from collections.abc import Iterator
+from html import escape, unescape
 from pathlib import Path
 
 from milestones.site import source
 from milestones.site.errors import DirectiveError
 
 FOLDER = "docs/figures"
+PLOT = "plot-"
+"""How the name of a plot begins, which is drawn in each language (bench_plot.py)."""
 _SVG = "http://www.w3.org/2000/svg"
 _ZH = "data-zh"
 _CJK = re.compile(r"[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]")
@@ -28,45 +31,53 @@ _MOVING = {"animate", "animateMotion", "animateTransform", "set"}
 ET.register_namespace("", _SVG)
 
 
-def path_of(name: str) -> str:
-    """`m3/running` -> `docs/figures/m3/running.svg`."""
-    if not re.fullmatch(r"(?:m\d+/)?[a-z0-9-]+", name):
-        raise DirectiveError(f"a figure's name looks like m3/running or house, got {name!r}")
-    return f"{FOLDER}/{name}.svg"
-
-
 def file_in(lang: str, name: str) -> str:
-    """The file that holds the figure in one language where no builder is: the source itself is English."""
-    path = path_of(name)
-    return path if lang == "en" else f"{path.removesuffix('.svg')}.{lang}.svg"
+    """The file that holds a drawing in one language: m3/running -> docs/figures/m3/running.zh.svg."""
+    return f"{FOLDER}/{name}.svg" if lang == "en" else f"{FOLDER}/{name}.{lang}.svg"
 
 
-def read(name: str) -> str:
-    """The file's text; the error says which names there are."""
-    path = source.ROOT / path_of(name)
-    if not path.is_file():
+def read(path: str) -> str:
+    """The file's text; the error says which drawings there are."""
+    file = source.ROOT / path
+    if not file.is_file():
         folder = source.ROOT / FOLDER
-        known = ", ".join(sorted(_name(folder, file) for file in folder.rglob("*.svg"))) or "none"
-        raise DirectiveError(f"no figure {name!r}: {path_of(name)} does not exist (there are: {known})")
-    return path.read_text(encoding="utf-8")
+        known = ", ".join(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.svg"))) or "none"
+        raise DirectiveError(f"{path} does not exist (in {FOLDER} are: {known})")
+    return file.read_text(encoding="utf-8")
 
 
-def _name(folder: Path, file: Path) -> str:
-    return file.relative_to(folder).with_suffix("").as_posix()
+def title(path: str) -> str:
+    """What a screen reader says of the drawing at `path`, and a page where it cannot show it."""
+    found = re.search(r"<title[^>]*>([^<]+)</title>", read(path))
+    if found is None:
+        raise DirectiveError(f"{path} needs a <title>")
+    return unescape(found[1]).strip()
 
 
-def figure(name: str, text: str, lang: str, caption: str) -> str:
-    """The HTML that stands for one figure: a single line, which Markdown hands through."""
-    svg, alt, width = drawing(name, text, lang)
+def chinese() -> Iterator[tuple[Path, str]]:
+    """Each drawing's file in Chinese, and what belongs into it."""
+    for path in sorted((source.ROOT / FOLDER).rglob("*.svg")):
+        if ".zh" not in path.suffixes and not path.name.startswith(PLOT):
+            name = path.relative_to(source.ROOT).as_posix()
+            yield path.with_suffix(".zh.svg"), drawing(name, path.read_text(encoding="utf-8"), "zh")[0] + "\n"
+
+
+def figure(path: str) -> str:
+    """The HTML that the site has for the drawing at `path`: a single line, which Markdown hands through."""
+    box = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+    svg = read(path)
+    if not re.match(r"<svg[^>]* width=", svg):  # or the image would have another size
+        svg = box.sub(r'\g<0> width="\1" height="\2"', svg, count=1)
+    size = box.search(svg)
+    if size is None:
+        raise DirectiveError(f'{path} needs a viewBox="0 0 WIDTH HEIGHT"')
     data = base64.b64encode(svg.encode("utf-8")).decode("ascii")
-    below = f"<figcaption>{inline(caption)}</figcaption>" if caption else ""
-    image = f'<img alt="{escape(alt)}" width="{width}" src="data:image/svg+xml;base64,{data}">'
-    return f'<figure class="drawing">{image}{below}</figure>'
+    image = f'<img alt="{escape(title(path))}" width="{float(size[1]):.0f}" src="data:image/svg+xml;base64,{data}">'
+    return f'<figure class="drawing">{image}</figure>'
 
 
-def drawing(name: str, text: str, lang: str) -> tuple[str, str, int]:
+def drawing(path: str, text: str, lang: str) -> tuple[str, str, int]:
     """The SVG in one language, its title, and its natural width in pixels; what a page cannot take is an error."""
-    path = path_of(name)
     try:
         root = ET.fromstring(text)
     except ET.ParseError as error:
@@ -111,17 +122,3 @@ def _speak(path: str, element: ET.Element, lang: str) -> None:
             element.text = value
         else:
             element.set(key.removeprefix(_ZH + "-"), value)
-
-
-def inline(text: str) -> str:
-    """A caption's Markdown: `code`, and $formulas$ as the formula script of the site wants them."""
-    parts = re.split(r"(`[^`]+`|\$[^$]+\$)", text)
-    return "".join(_inline(part) for part in parts)
-
-
-def _inline(part: str) -> str:
-    if part.startswith("`"):
-        return f"<code>{escape(part[1:-1])}</code>"
-    if part.startswith("$") and len(part) > 1:
-        return f'<span class="arithmatex">\\({escape(part[1:-1])}\\)</span>'
-    return escape(part, quote=False)

@@ -32,7 +32,7 @@ def first_sentence(path: Path) -> str:
     """Of a module's docstring, or of a C++ file's first comment."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        head = ast.get_docstring(ast.parse(text)) or ""
+        head = ast.get_docstring(source.tree_of(text)) or ""
     else:
         comment = re.match(r"(?://.*\n)*", text)
         head = re.sub(r"(?m)^// ?", "", comment[0] if comment else "")

@@ -1,4 +1,4 @@
-"""Every link inside the built site and the READMEs leads somewhere, to the very section.
+"""Every link inside the built site, the READMEs and the pages as they lie leads somewhere, to the very section.
 
 The builders check links between pages as they are written. This looks at what they made: at the header, the sidebar and
 the 404 page as well, at images, scripts and style sheets, and at the way from one language to the other.
@@ -7,8 +7,8 @@ the 404 page as well, at images, scripts and style sheets, and at the way from o
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -68,36 +68,30 @@ def _problem(site: Path, page: Path, link: str, pages: dict[Path, _Page]) -> str
     return None
 
 
-def markdown_problems(root: Path, site: Path) -> Iterator[str]:
-    """The same for the pages that are read as Markdown, in the repository. Where they link to the published site, the
-    page has to be in `site`."""
-    home = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Documentation"]
-    for name in PAGES_OUTSIDE:
-        for number, line in _prose(root / name):
+def markdown_problems(root: Path) -> Iterator[str]:
+    """The same for the Markdown as it lies in the repository: the READMEs and all pages of docs."""
+    anchors = cache(slugs)
+    for path in [*(root / name for name in PAGES_OUTSIDE), *sorted((root / "docs").glob("??/**/*.md"))]:
+        for number, line in _prose(path):
             for match in _LINK.finditer(_CODE.sub("", line)):
+                where = f"{path.relative_to(root).as_posix()}:{number}: {match['target']}"
                 parts = urlsplit(match["target"])
-                if match["target"].startswith(home):
-                    page, _, anchor = match["target"].removeprefix(home).partition("#")
-                    if not (site / page).is_file():
-                        yield f"{name}:{number}: {match['target']}: is no page of the site"
-                    elif anchor and anchor not in _Page((site / page).read_text(encoding="utf-8")).anchors:
-                        yield f"{name}:{number}: {match['target']}: has no such heading"
                 if parts.scheme or parts.netloc:
                     continue
-                target = (root / name).parent / unquote(parts.path) if parts.path else root / name
+                target = path.parent / unquote(parts.path) if parts.path else path
                 if not target.exists():
-                    yield f"{name}:{number}: {match['target']}: does not exist"
-                elif parts.fragment and target.suffix == ".md" and unquote(parts.fragment) not in slugs(target):
-                    yield f"{name}:{number}: {match['target']}: has no such heading"
+                    yield f"{where}: does not exist"
+                elif parts.fragment and target.suffix == ".md" and unquote(parts.fragment) not in anchors(target):
+                    yield f"{where}: has no such heading"
 
 
 def slugs(page: Path) -> set[str]:
-    """The anchors of a Markdown page: those that a web host makes of its headings, and the site's own {#ids}."""
+    """The anchors of a Markdown page: those of its own, and those that a code host makes of its headings."""
     found: set[str] = set()
     for _, line in _prose(page):
-        if match := re.match(r"#{1,6} +(.*?) *(?:\{#([^\s{}]+)\})? *$", line):
-            if match[2]:
-                found.add(match[2])
+        if match := re.match(r'<a id="([^"]+)"></a>$', line):
+            found.add(match[1])
+        elif match := re.match(r"#{1,6} +(.*?) *$", line):
             slug = base = re.sub(r"[^\w\- ]", "", match[1].lower()).replace(" ", "-")
             count = 0
             while slug in found:

@@ -1,10 +1,10 @@
-"""One directive -> the Markdown that stands for it. Pure text: the build calls it, and so does the parity gate."""
+"""One mark -> the Markdown that stands for it."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from milestones.site import api, bench_plot, bench_table, comments, figures, file_list, vllm_map, way
+from milestones.site import api, bench_table, comments, file_list, vllm_map, way
 from milestones.site.directives import Directive
 from milestones.site.errors import DirectiveError
 from milestones.site.live import box
@@ -12,8 +12,9 @@ from milestones.site.source import MODULE_DOC, ROOT, excerpt, parse
 from milestones.site.vllm_files import vllm_files
 
 
-def render_directive(directive: Directive, lang: str = "en") -> str:
-    """The Markdown that stands for one directive."""
+def render_directive(directive: Directive, page: str) -> str:
+    """What stands for one mark in the page at `page`, such as docs/en/m3/index.md."""
+    lang = page.split("/")[1]
     if directive.kind == "bench":
         name = _single(directive)
         if name == "*":
@@ -26,18 +27,12 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
             caption="nocaption" not in directive.flags,
             lang=lang,
         )
-    if directive.kind == "plot":
-        return bench_plot.plot(bench_table.load(_single(directive)), lang)
     if directive.kind == "map":
         return vllm_map.render(directive.words, vllm_files(), lang)
     if directive.kind == "files":
         return file_list.render(_single(directive), lang)
-    if directive.kind == "figure":
-        name = _single(directive)
-        return figures.figure(name, figures.read(name), lang, directive.options.get("caption", ""))
     if directive.kind == "live":
-        name, caption = _single(directive), directive.options.get("caption", "")
-        return box.render(name, lang, caption, _chinese(), _solutions(name[:2]) if "/" in name else {})
+        return box.picture(_single(directive), page)
     if directive.kind == "way":
         return way.render(_single(directive), lang, _read)
     if directive.kind == "exercise":
@@ -51,12 +46,17 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
         return api.render(source, names[0], members.split(",") if members is not None else None)
     code = _box(directive, source.name, lang)
     if directive.milestone and (title := way.folded(path, names, lang, _solutions(directive.milestone))):
-        return "\n".join([f'??? example "{title}"', *_indented(code)])
+        return f'<details class="example" markdown="1"><summary>{title}</summary>\n\n{code}\n\n</details>'
     return code
 
 
+def live_box(name: str, lang: str) -> str:
+    """The HTML that the site has for `live NAME`."""
+    return box.render(name, lang, _chinese(), _solutions(name[:2]) if "/" in name else {})
+
+
 def shown_code(directive: Directive) -> str:
-    """What a `::: code` shows, as the source has it."""
+    """What a `code` mark shows, as the source has it."""
     path, *names = directive.words
     source = parse(path, directive.milestone)
     doc, head = "nodoc" not in directive.flags, "head" in directive.flags
@@ -82,20 +82,13 @@ def _single(directive: Directive) -> str:
 
 
 def _box(directive: Directive, path: str, lang: str) -> str:
-    """The box of a `::: code`; in Chinese with a second tab that has the original, where the two differ."""
+    """Where the code is from, and the code; in Chinese with Chinese comments."""
     text, names = shown_code(directive), directive.words[1:]
     is_doc = names == (MODULE_DOC,)
-    title = directive.options.get("title") or " · ".join([path, *(name for name in names if name != MODULE_DOC)])
-    info = f'{"text" if is_doc else "python"} title="{title}"'
-    laid = comments.laid_over(text, _chinese(), is_doc=is_doc) if lang == "zh" else text
-    if laid == text:
-        return api.fence(text, info)
-    tabs = [('===! "中文"', laid), ('=== "原文"', text)]
-    return "\n".join(line for tab, code in tabs for line in (tab, "", *_indented(api.fence(code, info)), ""))
-
-
-def _indented(text: str) -> list[str]:
-    return [f"    {line}" if line else "" for line in text.splitlines()]
+    shown = [f"`{name}`" for name in (path, *names) if name != MODULE_DOC]
+    if lang == "zh":
+        text = comments.laid_over(text, _chinese(), is_doc=is_doc)
+    return f"{directive.options.get('title') or ' · '.join(shown)}\n\n{api.fence(text, 'text' if is_doc else 'python')}"
 
 
 @cache

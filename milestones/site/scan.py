@@ -1,4 +1,4 @@
-"""What a page consists of, apart from its words: headings, directives, formulas, diagrams, images, links.
+"""What a page consists of, apart from its words: headings, marks, formulas, diagrams, images, links.
 
 A page is cut at its headings, and everything is counted per section, so that a difference between two
 languages is reported where it is.
@@ -11,19 +11,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from milestones.site.directives import DIRECTIVE, INLINE, Directive, FenceTracker, parse_directive
+from milestones.site.directives import INLINE, MARK, Directive, FenceTracker, parse_directive, written
 from milestones.site.errors import DirectiveError
 from milestones.site.tags import TAGS, tag_of
 
 _HEADING = re.compile(r"^(?P<marks>#{1,6})[ \t]+(?P<title>.*?)[ \t]*$")
-_ID = re.compile(r"\{[^{}]*#(?P<id>[^\s{}]+)[^{}]*\}[ \t]*$")
+_ANCHOR = re.compile(r'<a id="(?P<id>[^"]*)"></a>$')
 _ASCII_ID = re.compile(r"^[a-z0-9][a-z0-9._-]*$")
 _CODE_SPAN = re.compile(r"(?P<ticks>`+)(?P<code>.+?)(?P=ticks)")
 _IMAGE = re.compile(r"!\[[^\]]*\]\((?P<target>[^)\s]+)[^)]*\)")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)[^)]*\)")
 _FORMULA = re.compile(r"(?<![\\$])\$(?=\S)(?P<tex>[^$\n]+?)(?<=\S)\$(?![\d$])")
 _PLACEHOLDER = re.compile(r"@@\w+@@|\b(?:TODO|FIXME|TBD)\b|^[ \t]*[A-Z]+_[A-Z0-9_]+[ \t]*$")
-_ADMONITION = re.compile(r"^[ \t]*(?:!!!|\?\?\?\+?|===)[ \t]+(?P<kind>[a-z]+)?")
+_BOX = re.compile(r'(?:> \[!(?P<note>[A-Z]+)\]|<details class="(?P<kind>[a-z]+))')
+_RAW = re.compile(r"^ *(?::::|!!!|\?\?\?|===) |\{\{|\{[ :]*[.#][^{}]*\} *$")
+"""What no code host renders: markup that only a builder of sites knows."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,8 @@ def scan(path: Path) -> Page:
     fences = FenceTracker()
     in_formula = False
     opened_at = 1  # where the last fence or formula began
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    anchor = ""  # of the heading that comes next
+    for number, line in enumerate(written(path.read_text(encoding="utf-8")), start=1):
         opened = not fences.marks
         if fences.feed(line):
             if opened:
@@ -79,7 +82,9 @@ def scan(path: Path) -> Page:
             page.sections[-1].counts["block formulas"] += in_formula
             continue
         if not in_formula:
-            _scan_line(page, number, line)
+            _scan_line(page, number, line, anchor)
+        found = _ANCHOR.match(line)
+        anchor = found["id"] if found else ""
     if fences.marks:
         page.problems.append((opened_at, "a fenced block is never closed"))
     if in_formula:
@@ -94,42 +99,42 @@ def _fence_kind(info: str) -> str:
     return "mermaid diagrams" if language == "mermaid" else f"{language} blocks"
 
 
-def _scan_line(page: Page, number: int, line: str) -> None:
+def _scan_line(page: Page, number: int, line: str, anchor: str) -> None:
     if match := _HEADING.match(line):
-        found = _ID.search(match["title"])
-        title = _ID.sub("", match["title"]).strip()
-        heading = Heading(number, len(match["marks"]), title, found["id"] if found else None)
+        heading = Heading(number, len(match["marks"]), match["title"], anchor or None)
         page.sections.append(Section(heading, number))
     section = page.sections[-1]
-    if match := DIRECTIVE.match(line):
+    if match := MARK.match(line):
         _directive(page, number, match["body"])
         return
-    if match := _ADMONITION.match(line):
-        section.counts[f"{match['kind'] or 'tab'} boxes"] += 1
-        if (tag := tag_of(line)) is not None:
-            _tag(page, number, tag)
+    if match := _BOX.match(line):
+        section.counts[f"{match['kind'] or match['note']} boxes"] += 1
+        if (found := tag_of(line)) is not None:
+            _tag(page, number, *found)
     text = _CODE_SPAN.sub("", line)
     if match := _PLACEHOLDER.search(text):
         page.problems.append((number, f"a placeholder is left: {match[0]}"))
     for match in INLINE.finditer(text):
         section.figures[" ".join(match["body"].split())] += 1
         page.figures.append((number, match["body"]))
-    text = INLINE.sub("", text)
-    if "{{" in text and "bench" in text:
-        page.problems.append((number, "a {{ bench ... }} must open and close on one line"))
-    section.images.update(match["target"] for match in _IMAGE.finditer(text))
+    text = re.sub("<!--.*?-->", "", text)
+    if match := _RAW.search(_FORMULA.sub("", text)):
+        page.problems.append((number, f"a code host shows this as it is written: {match[0].strip()}"))
+    section.images.update(match["target"].replace(".zh.svg", ".svg") for match in _IMAGE.finditer(text))
     text = _IMAGE.sub("", text)
     section.links.update(match["target"] for match in _LINK.finditer(text))
     # A link's title may hold a formula, its target none.
     section.counts["inline formulas"] += len(_FORMULA.findall(re.sub(r"\]\([^)]*\)", "]", text)))
 
 
-def _tag(page: Page, number: int, tag: str) -> None:
+def _tag(page: Page, number: int, tag: str, said: str) -> None:
     page.questions.append((number, tag))
     if tag:
         page.sections[-1].counts[f"questions tagged {tag}"] += 1
         if tag not in TAGS:
             page.problems.append((number, f"unknown tag {tag!r} of a question, known are: {', '.join(TAGS)}"))
+        elif said not in TAGS[tag].values():
+            page.problems.append((number, f"the title must end with <em>{TAGS[tag]['en']}</em> or its Chinese"))
 
 
 def _check_tags(page: Page) -> None:

@@ -20,7 +20,7 @@ import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from milestones.site.directives import FenceTracker
+from milestones.site.directives import FenceTracker, written
 
 MACHINE = "{.machine}"
 REASONS = ("gpu", "network", "minutes", "fragment")
@@ -93,7 +93,7 @@ def blocks(text: str) -> list[Block]:
     marker: str | None = None
     behind: Block | None = None  # the block that has ended, with nothing but empty lines since
     opened, margin, code = 0, "", ""
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(written(text), start=1):
         was_open, info = bool(fences.marks), fences.info
         inside = fences.feed(line)
         if inside and not was_open:

@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from milestones.site.errors import DirectiveError
@@ -52,17 +53,24 @@ def locate(path: str, milestone: str | None = None) -> Path:
 
 def _resolve(path: str, milestone: str) -> Path:
     """Chain resolution: the first of milestones/mK, m(K+1), ... that holds the file, else the root's."""
-    for number in range(int(milestone[1:]), 100):
-        stored = ROOT / "milestones" / f"m{number}" / path
-        if stored.is_file():
-            return stored
+    number = int(milestone[1:])
+    while (folder := ROOT / "milestones" / f"m{number}").is_dir():
+        if (folder / path).is_file():
+            return folder / path
+        number += 1
     return ROOT / path
+
+
+@cache
+def tree_of(text: str) -> ast.Module:
+    """Of a file's text; many marks name the same few files."""
+    return ast.parse(text)
 
 
 def parse(path: str, milestone: str | None = None) -> SourceFile:
     text = locate(path, milestone).read_text(encoding="utf-8")
     try:
-        tree = ast.parse(text)
+        tree = tree_of(text)
     except SyntaxError as error:
         raise DirectiveError(f"{path} is not valid Python: {error}") from error
     return SourceFile(path, text.splitlines(), tree)

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from milestones.site import comments
-from milestones.site.directives import DIRECTIVE, FenceTracker
+from milestones.site.directives import MARK, FenceTracker, written
 from milestones.site.source import ROOT
 
 TERMS = "docs/terms.toml"
 LANGUAGES = ("en", "zh")
-_CODE = re.compile(r"`+[^`]*`+|\{\{[^}]*\}\}|\]\([^)]*\)|\{#[^}]*\}")
+_CODE = re.compile(r"`+[^`]*`+|<code>[^<]*</code>|\]\([^)]*\)|<[^>]*>")
 _NAMES = re.compile(r"\*[^*]+\*$")  # the glossary's line on how else a term is called
-_SHOWN = re.compile(r'(?:caption|title|columns)="([^"]*)"')
+_SHOWN = re.compile(r'(?:title|columns)="([^"]*)"')
 _LABELS = {"en": re.compile(r">([^<>]+)<"), "zh": re.compile(r'data-zh="([^"]*)"')}
 
 
@@ -48,6 +48,8 @@ def texts(root: Path, lang: str) -> Iterator[tuple[str, Iterator[tuple[int, str]
     for path in pages:
         yield _named(root, path, prose(path.read_text(encoding="utf-8")))
     for path in sorted((root / "docs/figures").rglob("*.svg")):
+        if ".zh" in path.suffixes:
+            continue  # written from the other
         yield _named(root, path, _labels(path, _LABELS[lang]))
     for path in sorted((root / "docs" / lang).rglob("*.svg")):
         yield _named(root, path, _labels(path, _LABELS["en"]))
@@ -61,15 +63,15 @@ def _named(root: Path, path: Path, lines: Iterator[tuple[int, str]]) -> tuple[st
 
 
 def prose(page: str) -> Iterator[tuple[int, str]]:
-    """The lines of a page as far as they are prose: of a directive what a reader sees of it, of fences the diagrams."""
+    """The lines of a page as far as they are prose: of a mark what a reader sees of it, of fences the diagrams."""
     fences = FenceTracker()
-    for number, line in enumerate(page.splitlines(), 1):
+    for number, line in enumerate(written(page), 1):
         if fences.feed(line):
             shown = line if fences.info == "mermaid" else ""
         elif _NAMES.match(line):
             shown = ""
         else:
-            shown = " · ".join(_SHOWN.findall(line)) if DIRECTIVE.match(line) else line
+            shown = " · ".join(_SHOWN.findall(line)) if MARK.match(line) else line
         yield number, _CODE.sub(" ", shown)
 
 

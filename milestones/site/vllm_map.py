@@ -46,7 +46,7 @@ def head_of(path: Path) -> str | None:
     """What follows `vLLM:` in the file's head, to the end of that paragraph; None where there is no such line."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        head = ast.get_docstring(ast.parse(text)) or ""
+        head = ast.get_docstring(source.tree_of(text)) or ""
     else:
         comment = re.match(r"(?://.*\n)*", text)
         head = re.sub(r"(?m)^// ?", "", comment[0] if comment else "")
@@ -75,7 +75,7 @@ def mapped_files() -> list[str]:
 
 
 def _only_says(path: Path) -> bool:
-    return path.name == "__init__.py" and len(ast.parse(path.read_text(encoding="utf-8")).body) <= 1
+    return path.name == "__init__.py" and len(source.tree_of(path.read_text(encoding="utf-8")).body) <= 1
 
 
 @cache

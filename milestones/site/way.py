@@ -1,11 +1,11 @@
 """The one way through the course: which pages to read, which exercise stands on which, and how long both take.
 
-    ::: way m3                       a milestone's pages and exercises, in order
-    ::: way *                        all milestones, a line each
-    ::: exercise m3/01-block-pool    the exercise, in the section that explains it
+    way m3                       a milestone's pages and exercises, in order
+    way *                        all milestones, a line each
+    exercise m3/01-block-pool    the exercise, in the section that explains it
 
 docs/way.toml lists the pages; all others are optional. An exercise has its own title and minutes (milestones/labs).
-A page's minutes are counted, on the English page: its words, its blocks of text, its directives.
+A page's minutes are counted, on the English page: its words, its blocks of text, its marks and drawings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from milestones.site.directives import DIRECTIVE, FenceTracker, parse_directive
+from milestones.site.directives import DRAWING, MARK, FenceTracker, parse_directive, written
 from milestones.site.errors import DirectiveError
 from milestones.spec import Milestone, parse_milestone
 
@@ -30,13 +30,10 @@ EXTRA = "optional"
 WORDS_PER_MINUTE = 150
 CHARACTERS_PER_MINUTE = 300  # Chinese ones
 LINES_PER_MINUTE = 25  # of a fenced block
-MINUTES_PER_DIRECTIVE = 1.5  # code, a table or a figure
-OPTIONAL = {"en": "*Optional.*", "zh": "*选读。*"}
-"""The line under the title of a page that is not on the way; while a page is built, it gets the page's minutes."""
-YOURS = "# Yours to write: python -m milestones check"
-"""In an emptied function. Code with one is no answer, and what else stands beside it is there to be used."""
+MINUTES_PER_MARK = 1.5  # code, a table or a figure
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
-_HEADING = re.compile(r"^#+ +(?P<title>.*?) *\{[^{}]*#(?P<id>[^\s{}]+)[^{}]*\} *$")
+_ANCHOR = re.compile(r'<a id="(?P<id>[^"]+)"></a>$')
+MARKUP = re.compile(r"<!-- =|<!--|-->|</?[a-z][^<>\n]*>")
 
 
 @dataclass(frozen=True)
@@ -83,12 +80,12 @@ def extra(milestone: str, lang: str, read: Read) -> list[Stop]:
 
 
 def render(name: str, lang: str, read: Read) -> str:
-    """`::: way NAME` as Markdown."""
+    """`way NAME` as Markdown."""
     return _all(lang, read) if name == "*" else _one(name, lang, read)
 
 
 def render_exercise(id: str, lang: str, read: Read) -> str:
-    """`::: exercise ID` as Markdown: a box with the exercise's name, its minutes and the command."""
+    """`exercise ID` as Markdown: a box with the exercise's name, its minutes and the command."""
     found = _exercise(id, "", lang, read)
     milestone, number = id.partition("/")[0], found.number
     if lang == "zh":
@@ -98,7 +95,7 @@ def render_exercise(id: str, lang: str, read: Read) -> str:
         head = f"Exercise {number}: {found.title} (about {found.minutes} minutes)"
         folder = f"[{milestone.upper()}'s exercises](index.md#exercises)"
         text = f"In the folder of {folder}: `python -m milestones check {number}`"
-    return f'!!! example "{head}"\n    {text}'
+    return f"> [!TIP]\n> **{head}**\n>\n> {text}"
 
 
 def solutions(milestone: str, read: Read) -> dict[tuple[str, str], int]:
@@ -128,23 +125,23 @@ def folded(path: str, names: list[str], lang: str, asked: dict[tuple[str, str], 
 
 def reading_minutes(text: str) -> int:
     """Of a page, rounded up to 5."""
-    words = characters = lines = directives = 0
+    words = characters = lines = marks = 0
     fences = FenceTracker()
-    for line in text.splitlines():
+    for line in written(text):
         if fences.feed(line):
             lines += 1
-        elif match := DIRECTIVE.match(line):
-            directives += not match["body"].startswith("exercise ")
+        elif (mark := MARK.match(line)) or DRAWING.match(line):
+            marks += mark is None or not mark["body"].startswith("exercise ")
         else:
-            rest, chinese = _CHINESE.subn(" ", line)
+            rest, chinese = _CHINESE.subn(" ", MARKUP.sub(" ", line))
             words, characters = words + len(rest.split()), characters + chinese
     minutes = words / WORDS_PER_MINUTE + characters / CHARACTERS_PER_MINUTE
-    minutes += lines / LINES_PER_MINUTE + directives * MINUTES_PER_DIRECTIVE
+    minutes += lines / LINES_PER_MINUTE + marks * MINUTES_PER_MARK
     return 5 * -int(-minutes // 5)
 
 
 def optional(text: str, lang: str) -> str:
-    """What a page with this text says in place of OPTIONAL."""
+    """What an optional page with this text says under its title."""
     minutes = reading_minutes(text)
     return f"*选读，约 {minutes} 分钟。*" if lang == "zh" else f"*Optional, about {minutes} minutes.*"
 
@@ -207,17 +204,18 @@ def _hours(minutes: int, lang: str) -> str:
 
 
 def _stop(page: str, lang: str, read: Read) -> Stop:
-    text = read(f"docs/{lang}/{page}")
     title, section = "", ""
     exercises: list[Exercise] = []
     fences = FenceTracker()
-    for line in text.splitlines():
+    for line in written(read(f"docs/{lang}/{page}")):
         if fences.feed(line):
             continue
-        if heading := _HEADING.match(line):
-            title, section = title or heading["title"], heading["id"]
-        elif match := DIRECTIVE.match(line):
-            directive = parse_directive(match["body"])
+        if anchor := _ANCHOR.match(line):
+            section = anchor["id"]
+        elif line.startswith("# "):
+            title = title or line.removeprefix("# ").strip()
+        elif mark := MARK.match(line):
+            directive = parse_directive(mark["body"])
             if directive.kind == "exercise":
                 exercises.append(_exercise(directive.words[0], section, lang, read))
     minutes = reading_minutes(read(f"docs/en/{page}"))

@@ -3,7 +3,7 @@
     python -m milestones.site words
 
     core     the pages of docs/way.toml, with each milestone's first page
-    words    of the English Markdown as it is written, code and directives too
+    words    of the English pages as they are written: without what stands for the marks, and without markup
     hours    to read them (way.py)
 
 vLLM: none
@@ -18,10 +18,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from milestones.site.directives import written
 from milestones.site.source import ROOT
-from milestones.site.way import WAY, core_path, reading_minutes
+from milestones.site.way import MARKUP, WAY, core_path, reading_minutes
 
-CORE_WORDS, ALL_WORDS = 46_000, 113_000
+CORE_WORDS, ALL_WORDS = 44_958, 110_498
 """The most that there may be."""
 
 
@@ -34,13 +35,18 @@ class Part:
     texts: dict[str, str]  # of all its pages
 
     def words(self, *, core: bool) -> int:
-        return sum(len(text.split()) for text in self._chosen(core))
+        return sum(count(text) for text in self._chosen(core))
 
     def minutes(self, *, core: bool) -> int:
         return sum(reading_minutes(text) for text in self._chosen(core))
 
     def _chosen(self, core: bool) -> Iterable[str]:
         return [self.texts[page] for page in self.core] if core else self.texts.values()
+
+
+def count(text: str) -> int:
+    """The words of one page."""
+    return len(MARKUP.sub(" ", "\n".join(written(text))).split())
 
 
 def parts(docs: Path) -> Iterator[Part]:

@@ -1,4 +1,4 @@
-"""`::: live m3/running`: a box in a page in which a milestone's scheduler runs, at first its picture and a button.
+"""`live m3/running`: a box on the site in which a milestone's scheduler runs, at first its picture and a button.
 
 What it starts with is here, one entry for each box; whatever a reader changes is in docs/theme/…/live.js.
 """
@@ -6,6 +6,7 @@ What it starts with is here, one entry for each box; whatever a reader changes i
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -84,12 +85,20 @@ def spec(name: str) -> dict[str, object]:
     return {**shown, "longest": box.longest, "chunks": True, "caching": True, "requests": box.requests}
 
 
-def render(
-    name: str, lang: str, caption: str, chinese: Mapping[str, str], asked: Mapping[tuple[str, str], int]
-) -> str:
+def picture(name: str, page: str) -> str:
+    """What stands in the page: the box's picture, and what the site has besides."""
+    lang = page.split("/")[1]
+    found = find(name).figure
+    if found is None:
+        return f"*{MISSING[lang]}*"
+    file = figures.file_in(lang, found)
+    return f"![{figures.title(file)}]({posixpath.relpath(file, posixpath.dirname(page))})\n\n*{MISSING[lang]}*"
+
+
+def render(name: str, lang: str, chinese: Mapping[str, str], asked: Mapping[tuple[str, str], int]) -> str:
     """The HTML of one box, a single line. asked: what the milestone's exercises ask for, as way.solutions() has it."""
     box = find(name)
-    picture = figures.figure(box.figure, figures.read(box.figure), lang, caption) if box.figure else ""
+    picture = figures.figure(figures.file_in(lang, box.figure)) if box.figure else ""
     if not SCRIPT.is_file():
         return picture or f"*{MISSING[lang]}*"
     pieces = []

@@ -1,4 +1,4 @@
-// `::: live`: a box in which a milestone's own scheduler runs in the reader's browser. Nothing is loaded before the first
+// `live NAME` in a page: a box in which a milestone's own scheduler runs in the reader's browser. Nothing is loaded before the first
 // click; then Python comes from site/live/python.js, beside both languages, and runs in a worker
 // (milestones/site/live/). The picture is drawn there by the code that draws the page's moving pictures.
 const LIVE = (() => {

@@ -1,7 +1,7 @@
 // A figure that had to be shrunk to fit its column opens at its full size: by a click, or by Enter on it.
 // It is moved into a <dialog> and back: a diagram lives in a shadow tree, which a copy would not have.
 (() => {
-  const FIGURES = ".md-content :is(img, .plot svg, .mermaid)";
+  const FIGURES = ".md-content :is(img, .mermaid)";
   const WORDS = document.documentElement.lang.startsWith("zh")
     ? { open: "放大", close: "关闭" }
     : { open: "Enlarge", close: "Close" };
