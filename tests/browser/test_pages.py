@@ -36,8 +36,6 @@ LOOK = """(scheme) => {
       say("diagram broken", e);
   }
   for (const e of document.images) if (!e.complete || !e.naturalWidth) say("image not loaded", e);
-  for (const e of document.querySelectorAll(".plot svg"))
-    if (e.getBoundingClientRect().height < 20) say("plot not drawn", e);
   const { scrollWidth, clientWidth } = document.documentElement;
   if (scrollWidth > clientWidth) found.push(`the page is ${scrollWidth - clientWidth} px wider than the window`);
   if ((document.body.dataset.mdColorScheme === "slate") !== (scheme === "dark")) found.push("the other colours");

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
-from milestones.site.bench_plot import plot
+from milestones.site.bench_plot import PLOTS, plot
 from milestones.site.bench_table import DATA, command_today
 from milestones.site.charts import round_numbers
 from milestones.site.errors import DirectiveError
+from milestones.site.source import ROOT
 
 ROWS = [
     {"max_num_batched_tokens": 64, "worst_gap_ms": 10.0, "ttft_ms": 900.0},
@@ -24,10 +26,10 @@ def data(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_sweep_has_a_point_for_each_budget() -> None:
-    html = plot(data(columns=["max_num_batched_tokens", "worst_gap_ms", "ttft_ms"], rows=ROWS))
-    assert html.count("<circle") == 2
-    assert ">64<" in html
-    assert ">2,048<" in html
+    svg = plot(data(columns=["max_num_batched_tokens", "worst_gap_ms", "ttft_ms"], rows=ROWS))
+    assert svg.count("<circle") == 2
+    assert ">64<" in svg
+    assert ">2,048<" in svg
 
 
 def test_the_axes_of_a_sweep_end_at_the_round_numbers_around_it() -> None:
@@ -46,18 +48,21 @@ def test_the_picture_speaks_the_page_s_language() -> None:
 def test_a_time_line_is_as_long_as_its_parts() -> None:
     names = ["attention", "products", "small kernels", "head", "sampling", "upload"]
     rows = [{"part": name, "us": us} for name, us in zip(names, [50.0, 20.0, 10.0, 8.0, 8.0, 4.0], strict=True)]
-    html = plot(data(columns=["part", "us"], rows=rows), "zh")
-    assert 'x="0.0" y="58.0" width="359.0"' in html  # half of 720, less the gap
-    assert "注意力 50 µs · 50.0%" in html
+    svg = plot(data(columns=["part", "us"], rows=rows), "zh")
+    assert 'x="0.0" y="58.0" width="359.0"' in svg  # half of 720, less the gap
+    assert "注意力 50 µs · 50.0%" in svg
 
 
-def test_markdown_takes_it_as_one_block() -> None:
-    html = plot(data(details={"gaps": GAPS}))
-    assert "\n" not in html
-    assert html.startswith('<div class="plot"><svg')
+def test_the_pages_name_the_plots_that_are_drawn() -> None:
+    named = {
+        m
+        for path in (ROOT / "docs/en").rglob("*.md")
+        for m in re.findall(r"/figures/(\S*plot-\S+)\.svg\)", path.read_text())
+    }
+    assert named == set(PLOTS)
 
 
-def test_what_has_no_picture_stops_the_build() -> None:
+def test_what_has_no_picture_is_an_error() -> None:
     with pytest.raises(DirectiveError, match="'x' has nothing to draw"):
         plot(data())
 

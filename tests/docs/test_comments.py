@@ -77,7 +77,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
     monkeypatch.setattr(source, "ROOT", tmp_path)
     (tmp_path / "docs/zh/m0").mkdir(parents=True)
     (tmp_path / "docs/way.toml").write_text('m0 = ["m0/page.md"]\n', encoding="utf-8")
-    (tmp_path / "docs/zh/m0/page.md").write_text("# P {#p}\n\n::: code thing.py\n", encoding="utf-8")
+    (tmp_path / "docs/zh/m0/page.md").write_text("# P\n\n<!-- code thing.py -->\n<!-- end -->\n", encoding="utf-8")
 
     def gate(code: str, *, update: bool = False) -> list[str]:
         (tmp_path / "thing.py").write_text(code, encoding="utf-8")

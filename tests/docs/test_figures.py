@@ -1,4 +1,4 @@
-"""One drawing serves both languages, and what a page could not show stops the build."""
+"""One drawing serves both languages, and what a page could not show is an error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from milestones.site import figures, source
-from milestones.site.directives import parse_directive
 from milestones.site.errors import DirectiveError
 from milestones.site.parity import compare
-from milestones.site.plain import Pages
-from milestones.site.render import render_directive
 
 ROOT = source.ROOT
 SVG = """\
@@ -39,26 +36,21 @@ def image_of(html: str) -> str:
     return base64.b64decode(found[1]).decode("utf-8")
 
 
-def test_each_language_gets_its_labels_and_its_places() -> None:
-    english = image_of(render_directive(parse_directive("figure m3/block")))
-    chinese = image_of(render_directive(parse_directive("figure m3/block"), "zh"))
-    assert '<text class="a" x="8" y="20">block table</text>' in english
+def test_each_language_gets_its_labels_and_its_places(tmp_path: Path) -> None:
+    ((file, chinese),) = figures.chinese()
+    assert file == tmp_path / "docs/figures/m3/block.zh.svg"
     assert '<text class="a" x="30" y="20">块表</text>' in chinese
-    assert "data-zh" not in english + chinese
+    assert "data-zh" not in chinese
+    file.write_text(chinese, encoding="utf-8")
+    assert [path.name for path, _ in figures.chinese()] == ["block.zh.svg"]  # made of the other alone
+    assert [figures.title(figures.file_in(lang, "m3/block")) for lang in ("en", "zh")] == ["A block", "一个块"]
 
 
 def test_the_title_is_the_image_s_text_and_the_box_its_size() -> None:
-    html = render_directive(parse_directive("figure m3/block"), "zh")
-    assert html.startswith('<figure class="drawing"><img alt="一个块" width="400" src=')
-    assert 'width="400" height="100"' in image_of(html)
+    html = figures.figure("docs/figures/m3/block.svg")
+    assert html.startswith('<figure class="drawing"><img alt="A block" width="400" src=')
+    assert 'viewBox="0 0 400 100" width="400" height="100"' in image_of(html)
     assert "\n" not in html  # one line: Markdown hands it through, in a box as well
-
-
-def test_a_caption_may_hold_code_and_a_formula() -> None:
-    html = render_directive(parse_directive('figure m3/block caption="`n` < $n^2$"'))
-    assert html.endswith(
-        '<figcaption><code>n</code> &lt; <span class="arithmatex">\\(n^2\\)</span></figcaption></figure>'
-    )
 
 
 @pytest.mark.parametrize(
@@ -78,44 +70,30 @@ def test_a_caption_may_hold_code_and_a_formula() -> None:
 def test_what_a_page_cannot_show_stops_the_build(old: str, new: str, message: str) -> None:
     assert old in SVG
     with pytest.raises(DirectiveError) as caught:
-        figures.drawing("m3/block", SVG.replace(old, new), "en")
+        figures.drawing("docs/figures/m3/block.svg", SVG.replace(old, new), "en")
     assert "docs/figures/m3/block.svg" in str(caught.value)
     assert message in str(caught.value)
 
 
 def test_what_moves_and_can_be_still_is_taken() -> None:
     still = MOVING.replace("</style>", "@media (prefers-reduced-motion: reduce) { .a { animation: none } }</style>")
-    assert "animation: none" in figures.drawing("m3/block", still, "en")[0]
+    assert "animation: none" in figures.drawing("docs/figures/m3/block.svg", still, "en")[0]
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("figure m3/blok", "no figure 'm3/blok': docs/figures/m3/blok.svg does not exist (there are: m3/block)"),
-        ("figure ../block", "a figure's name looks like m3/running or house, got '../block'"),
-        ("figure", "figure needs a name, as in `::: figure NAME`"),
-        ("figure m3/block alt=x", "figure has no option 'alt', known are: caption"),
-    ],
-)
-def test_a_name_that_is_not_there_is_an_error(body: str, message: str) -> None:
-    with pytest.raises(DirectiveError, match=re.escape(message)):
-        render_directive(parse_directive(body))
+def test_a_drawing_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(
+        DirectiveError, match=r"docs/figures/m3/blok.svg does not exist \(in docs/figures are: m3/block"
+    ):
+        figures.figure("docs/figures/m3/blok.svg")
 
 
 def test_both_languages_need_the_same_figures_whatever_their_captions_say(tmp_path: Path) -> None:
     def differences(zh: str) -> list[str]:
-        for lang, line in (("en", '::: figure m3/block caption="A block"'), ("zh", zh)):
+        for lang, line in (("en", "![A block](../../figures/m3/block.svg)\n\n*So.*"), ("zh", zh)):
             (tmp_path / "docs" / lang).mkdir(exist_ok=True)
-            (tmp_path / "docs" / lang / "page.md").write_text(f"# T {{#t}}\n\n{line}\n", encoding="utf-8")
+            text = f'<a id="t"></a>\n# T\n\n{line}\n'
+            (tmp_path / "docs" / lang / "page.md").write_text(text, encoding="utf-8")
         return [d.what for d in compare(tmp_path / "docs")]
 
-    assert differences('::: figure m3/block caption="一个块"') == []
-    assert differences("") == ["#t: include only in en: figure m3/block"]
-
-
-@pytest.mark.parametrize(("lang", "title", "file"), [("en", "A block", "block.svg"), ("zh", "一个块", "block.zh.svg")])
-def test_a_handed_out_page_shows_the_file_in_its_language(lang: str, title: str, file: str) -> None:
-    page = f"docs/{lang}/m3/page.md"
-    pages = Pages(lambda path, milestone: {"docs/figures/m3/block.svg": SVG}[path])
-    text = pages.render(page, '::: figure m3/block caption="So."\n', lang, {f"docs/figures/m3/{file}"})
-    assert text == f"![{title}](../../figures/m3/{file})\n\nSo.\n"
+    assert differences("![一个块](../../figures/m3/block.zh.svg)\n\n*如图。*") == []
+    assert differences("") == ["#t: image only in en: ../../figures/m3/block.svg"]

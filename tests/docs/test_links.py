@@ -50,14 +50,13 @@ def test_the_page_for_what_is_not_found_counts_from_its_language_s_root(tmp_path
 def test_a_page_in_the_repository_is_followed_to_its_headings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "PAGES_OUTSIDE", ("README.md",))
     text = "# A `b`, c\n\n## Same\n\n## Same\n\n[x](#a-b-c) [x](#same-1) [x](#same-2) `[x](gone.md)`\n\n[x](gone.md)\n"
-    text += "\n[x](https://x.y/en/a.html#b) [x](https://x.y/en/a.html#c) [x](https://x.y/gone.html)\n"
+    text += "\n[x](docs/en/a.md#b) [x](docs/en/a.md#title) [x](docs/en/a.md#c) [x](https://x.y/gone.html)\n"
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
-    (tmp_path / "pyproject.toml").write_text('[project.urls]\nDocumentation = "https://x.y/"\n', encoding="utf-8")
-    (tmp_path / "site/en").mkdir(parents=True)
-    (tmp_path / "site/en/a.html").write_text('<h2 id="b">B</h2>', encoding="utf-8")
-    assert list(links.markdown_problems(tmp_path, tmp_path / "site")) == [
+    (tmp_path / "docs/en").mkdir(parents=True)
+    (tmp_path / "docs/en/a.md").write_text('<a id="b"></a>\n# Title\n\n[x](a.md#no)\n', encoding="utf-8")
+    assert list(links.markdown_problems(tmp_path)) == [
         "README.md:7: #same-2: has no such heading",
         "README.md:9: gone.md: does not exist",
-        "README.md:11: https://x.y/en/a.html#c: has no such heading",
-        "README.md:11: https://x.y/gone.html: is no page of the site",
+        "README.md:11: docs/en/a.md#c: has no such heading",
+        "docs/en/a.md:4: a.md#no: has no such heading",
     ]

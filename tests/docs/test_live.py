@@ -10,9 +10,9 @@ import pytest
 
 from folovllm.entrypoints.cli.main import main
 from milestones.site import live
-from milestones.site.directives import parse_directive
+from milestones.site.figures import figure
 from milestones.site.live import box
-from milestones.site.render import render_directive
+from milestones.site.render import live_box
 from milestones.site.source import excerpt, parse
 from tests.browser.live_support import Driver
 from workshop.running_example import stored
@@ -117,13 +117,18 @@ def test_where_npms_package_cannot_be_had_the_pages_show_pictures(
     script.write_text("of an earlier build")
     monkeypatch.setattr(live, "SCRIPT", script)
     monkeypatch.setattr(box, "SCRIPT", script)
-    shown = [render_directive(parse_directive(f"live {name}")) for name in box.BOXES]
-    assert all('class="live"' in html for html in shown)
+    assert all('class="live"' in live_box(name, "en") for name in box.BOXES)
     monkeypatch.setattr(live, "CACHE", tmp_path / "none.tgz")
     monkeypatch.setattr(live.shutil, "which", lambda name: None)
     said = live.build()
     assert said == "live pages: npm's pyodide 314.0.7 cannot be had here, so they show pictures and no scheduler"
     assert not script.exists()
-    picture, none = (render_directive(parse_directive(f"live {name}")) for name in ("m3/running", "m3/preemption"))
-    assert picture == render_directive(parse_directive("figure m3/running"))
-    assert none == f"*{box.MISSING['en']}*"
+    assert live_box("m3/running", "en") == figure("docs/figures/m3/running.svg")
+    assert live_box("m3/preemption", "en") == f"*{box.MISSING['en']}*"
+
+
+def test_a_code_host_shows_its_picture_and_says_where_it_runs() -> None:
+    picture, none = (box.picture(name, "docs/zh/m3/index.md") for name in ("m3/running", "m3/preemption"))
+    image, said = picture.split("\n\n")
+    assert image.endswith("](../../figures/m3/running.zh.svg)")
+    assert said == none == f"*{box.MISSING['zh']}*"

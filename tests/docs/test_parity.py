@@ -13,11 +13,13 @@ from milestones.site.parity import compare
 from milestones.site.source import ROOT
 
 EN = """\
-# Paging {#paging}
+<a id="paging"></a>
+# Paging
 
 A block holds 16 tokens, so $n$ tokens need $\\lceil n/16 \\rceil$ blocks. See [the pool](pool.md#free).
 
-## The table {#block-table}
+<a id="block-table"></a>
+## The table
 
 $$
 x = 1
@@ -28,10 +30,15 @@ flowchart LR
   A --> B
 ```
 
-::: code milestones/site/errors.py DirectiveError nodoc title="the error"
+<!-- code milestones/site/errors.py DirectiveError nodoc title="the error" -->
+the code
+<!-- end -->
 
-??? question "Why?"
-    Because.
+<details class="question" markdown="1"><summary>Why?</summary>
+
+Because.
+
+</details>
 
 ![drawn](drawing.svg)
 """
@@ -60,22 +67,23 @@ def test_a_faithful_translation_passes(tmp_path: Path) -> None:
     "old, new, message",
     [
         (
-            "## 块表 {#block-table}",
-            "### 块表 {#block-table}",
+            "## 块表",
+            "### 块表",
             "headings: en ## {#block-table}; zh ### {#block-table}",
         ),
-        ("## 块表 {#block-table}", "## 块表 {#table}", "headings: en ## {#block-table}; zh ## {#table}"),
-        ("## 块表 {#block-table}", "## 块表", "heading without an explicit id: 块表"),
-        ("## 块表 {#block-table}", "## 块表 {#块表}", "id must be lower-case ASCII: #块表"),
-        ("## 块表 {#block-table}", "## 块表 {#paging}", "id #paging is already used in line 1"),
+        ('<a id="block-table">', '<a id="table">', "headings: en ## {#block-table}; zh ## {#table}"),
+        ('<a id="block-table"></a>\n', "", "heading without an explicit id: 块表"),
+        ('<a id="block-table">', '<a id="块表">', "id must be lower-case ASCII: #块表"),
+        ('<a id="block-table">', '<a id="paging">', "id #paging is already used in line 2"),
         ("$n$", "n", "#paging: inline formulas: en 2, zh 1"),
         ("$$\nx = 1\n$$\n", "", "#block-table: block formulas: en 1, zh 0"),
         ("```mermaid\nflowchart LR\n  A --> B\n```\n", "", "mermaid diagrams: en 1, zh 0"),
         ("pool.md#free", "pool.md", "link only in zh: pool.md"),
         ("drawing.svg", "other.svg", "image only in en: drawing.svg"),
         ("nodoc ", "", "include only in en: code milestones/site/errors.py DirectiveError nodoc"),
-        ('??? question "Why?"\n    因为如此。\n', "", "question boxes: en 1, zh 0"),
-        ("DirectiveError", "DirectiveErrors", "no 'DirectiveErrors' in milestones/site/errors.py"),
+        ('<details class="question" markdown="1">', "<details>", "question boxes: en 1, zh 0"),
+        ("因为如此", "{{ bench x }}", "a code host shows this as it is written: {{"),
+        ("因为如此。", "因为{ .so }", "a code host shows this as it is written: { .so }"),
         ("](pool.md", "](../en/pool.md", "links into the other language: ../en/pool.md"),
         ("因为如此", "@@WHY@@", "a placeholder is left: @@WHY@@"),
         ("```\n", "", "a fenced block is never closed"),
@@ -89,20 +97,20 @@ def test_each_kind_of_difference_is_reported_where_it_is(tmp_path: Path, old: st
 
 
 def test_the_order_of_includes_counts(tmp_path: Path) -> None:
-    one, two = (f"::: code milestones/site/errors.py {name}\n" for name in ("DirectiveError", "__doc__"))
-    page = "# T {#t}\n\n"
+    one, two = (f"<!-- code milestones/site/errors.py {n} -->\n<!-- end -->\n" for n in ("DirectiveError", "__doc__"))
+    page = '<a id="t"></a>\n# T\n\n'
     assert any("another order" in d for d in differences(tmp_path, f"{page}{one}\n{two}", f"{page}{two}\n{one}"))
 
 
 def test_a_page_in_one_language_only_is_reported(tmp_path: Path) -> None:
     (tmp_path / "en").mkdir()
     (tmp_path / "zh").mkdir()
-    (tmp_path / "en" / "only.md").write_text("# T {#t}\n", encoding="utf-8")
+    (tmp_path / "en" / "only.md").write_text('<a id="t"></a>\n# T\n', encoding="utf-8")
     assert [d.what for d in compare(tmp_path)] == ["missing, docs/en/only.md exists"]
 
 
 def test_prices_code_spans_and_fences_hold_no_formulas(tmp_path: Path) -> None:
-    text = "# T {#t}\n\nIt costs \\$5, or `$x$`.\n\n```bash\necho $HOME $PATH\n```\n"
+    text = '<a id="t"></a>\n# T\n\nIt costs \\$5, or `$x$`.\n\n```bash\necho $HOME $PATH\n```\n'
     assert differences(tmp_path, text, text.replace("`$x$`", "x")) == []
 
 
@@ -119,20 +127,23 @@ def test_the_pages_of_this_repository_are_alike() -> None:
     assert [f"{d.where}: {d.what}" for d in compare(ROOT / "docs")] == []
 
 
-def test_a_question_tagged_otherwise_is_a_difference(tmp_path: Path) -> None:
-    en, zh = (text.replace("??? question", "??? question advanced") for text in (EN, ZH))
+TAGGED = ('class="question" markdown="1"><summary>Why?', 'class="question {}" markdown="1"><summary>Why? <em>{}</em>')
 
+
+def tagged(text: str, tag: str, said: str) -> str:
+    return text.replace(TAGGED[0], TAGGED[1].format(tag, said))
+
+
+def test_a_question_tagged_otherwise_is_a_difference(tmp_path: Path) -> None:
+    en, zh = tagged(EN, "advanced", "advanced"), tagged(ZH, "advanced", "进阶")
     assert differences(tmp_path, en, zh) == []
-    (difference,) = differences(tmp_path / "other", en, zh.replace("question advanced", "question everywhere"))[:1]
+    (difference,) = differences(tmp_path / "other", en, tagged(ZH, "everywhere", "常考"))[:1]
     assert "questions tagged" in difference
 
 
-def test_an_unknown_tag_and_a_question_left_untagged_are_defects(tmp_path: Path) -> None:
-    twice = EN + '\n??? question "Again?"\n    No.\n'
-    twice_zh = ZH + '\n??? question "再来？"\n    不。\n'
-    tag = ("??? question", "??? question hard", 1)
-
-    found = differences(tmp_path, twice.replace(*tag), twice_zh.replace(*tag))
-
+def test_an_unknown_tag_one_that_is_not_said_and_a_question_left_untagged_are_defects(tmp_path: Path) -> None:
+    again = '\n<details class="question" markdown="1"><summary>Again?</summary>\n\nNo.\n\n</details>\n'
+    found = differences(tmp_path, tagged(EN, "hard", "hard") + again, tagged(ZH, "project", "hard") + again)
     assert any("unknown tag 'hard'" in what for what in found)
+    assert any("must end with <em>this project</em>" in what for what in found)
     assert any("a question without a tag" in what for what in found)

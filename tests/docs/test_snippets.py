@@ -12,7 +12,7 @@ from milestones import run_snippets
 from milestones.site import snippets
 
 PAGE = """\
-# Page {#page}
+# Page
 
 ```python
 x = 1
@@ -41,6 +41,14 @@ torch.zeros(1, device="cuda")
 ```text
 python -m gone
 ```
+
+<!-- code pkg/thing.py f -->
+
+```python
+def f(): ...
+```
+
+<!-- end -->
 """
 
 

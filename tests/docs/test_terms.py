@@ -19,7 +19,7 @@ def test_nothing_that_is_read_says_it_with_another_word():
 def test_pages_captions_figures_exercises_and_code_boxes_are_all_looked_at(tmp_path):
     for name, text in {
         "docs/terms.toml": '[en]\nfoo = "bar"\n[zh]\n"富" = "吧"\n',
-        "docs/zh/m0/page.md": '# 富\n\n::: figure a caption="富"\n',
+        "docs/zh/m0/page.md": '# 富\n\n<!-- bench a columns="a=富" -->\n\n| 富 |\n\n<!-- end -->\n',
         "README.zh.md": "富",
         "README.md": "foo",
         "milestones/labs/m0/01-a/zh.md": "富 `富`",
@@ -57,8 +57,8 @@ def test_pages_captions_figures_exercises_and_code_boxes_are_all_looked_at(tmp_p
         ("zh", "面板、三条块号、拐点、批不变、舍入、向上取整、4 位、缩放系数、分数、使得分开、反分词器", 0),
         ("zh", "聊天模板、停止字符串、堆叠、潜在向量、采样、信息抽取、token、性能分析、显存、CPU 内存", 0),
         ("zh", "```mermaid\na[停止串]\n```\n```text\n停止串\n```", 1),
-        ("zh", "## 请求怎样到来 {#arrivals}\n## 动手算 {#hand}\n## 现在你会了 {#now}", 3),
-        ("zh", "## 请求怎么到来 {#arrivals}\n## 队伍会怎样 {#queue}\n这要看怎样到来。", 0),
+        ("zh", "## 请求怎样到来\n## 动手算\n## 现在你会了", 3),
+        ("zh", "## 请求怎么到来\n## 队伍会怎样\n这要看怎样到来。", 0),
     ],
 )
 def test_the_gate_finds_what_it_looks_for_in_prose_alone(language, text, count):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
-from markdown import Markdown
 
 from milestones.chain import Course
 from milestones.labs.exercise import Exercise, load_exercises
-from milestones.site.directives import parse_directive
-from milestones.site.include import IncludePreprocessor
-from milestones.site.plain import Pages
+from milestones.site.directives import OPTIONAL, parse_directive, written
+from milestones.site.pages import filled
 from milestones.site.render import render_directive
 from milestones.site.scan import scan
 from milestones.site.source import ROOT
-from milestones.site.way import OPTIONAL, core_path, minutes_of, reading_minutes, way
+from milestones.site.way import core_path, minutes_of, reading_minutes, way
 from milestones.sources import working_tree
 
 COURSE = Course.load(working_tree(ROOT))
@@ -37,7 +33,7 @@ def sidebar(number: int) -> list[str]:
 def listed(number: int, language: str) -> list[str]:
     """The pages that the first page's list of optional pages links to."""
     text = (ROOT / f"docs/{language}/m{number}/index.md").read_text(encoding="utf-8")
-    section = text.partition("{#pages}")[2].partition("\n## ")[0]
+    section = text.partition('<a id="pages">')[2].partition("\n<a id=")[0]
     rows = [line for line in section.splitlines() if re.match(r"\d+\. |\| ", line) and ".md)" in line]
     return [f"m{number}/{page}" for row in rows for page in re.findall(r"\]\(([\w-]+\.md)\)", row)]
 
@@ -47,7 +43,7 @@ def exercises(number: int) -> list[Exercise]:
 
 
 def boxes(language: str) -> list[tuple[str, str]]:
-    """(page, exercise) of every `::: exercise` there is."""
+    """(page, exercise) of every exercise there is."""
     folder = ROOT / "docs" / language
     return [
         (path.relative_to(folder).as_posix(), directive.words[0])
@@ -67,7 +63,7 @@ def test_a_milestones_other_pages_say_that_they_are_optional(language):
     folder = ROOT / "docs" / language
     for path in sorted(folder.glob("m[0-9]*/*.md")):
         page = path.relative_to(folder).as_posix()
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = written(path.read_text(encoding="utf-8"))
         assert lines.count(OPTIONAL[language]) == (page not in core and path.name != "index.md"), page
 
 
@@ -106,7 +102,7 @@ def test_the_hours_and_exercises_that_are_said_are_those_of_the_way():
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_first_page_shows_the_way(number, language):
     text = (ROOT / f"docs/{language}/m{number}/index.md").read_text(encoding="utf-8")
-    assert text.count(f"\n::: way m{number}\n") == 1
+    assert text.count(f"\n<!-- way m{number} -->\n") == 1
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -133,7 +129,7 @@ def test_the_exercises_of_a_page_stand_on_it_in_the_order_of_their_numbers(langu
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_table_has_each_exercise_once_with_its_minutes_the_optional_ones_last(number, language):
-    table = render_directive(parse_directive(f"way m{number}"), language)
+    table = render_directive(parse_directive(f"way m{number}"), f"docs/{language}/m{number}/index.md")
     listed = sorted(exercises(number), key=lambda e: e.note in EXTRA)
     found = re.findall(r"(\d+)\. \[([^\]]+)\]\([\w-]+\.md#", table)
     assert found == [(str(int(e.folder[:2])), e.pages[language].title) for e in listed]
@@ -142,15 +138,15 @@ def test_the_table_has_each_exercise_once_with_its_minutes_the_optional_ones_las
 
 
 def test_the_links_of_the_table_lead_to_the_section_of_the_box():
-    table = render_directive(parse_directive("way m6"), "en")
+    table = render_directive(parse_directive("way m6"), "docs/en/m6/index.md")
     assert "[A hash for all that came before](hash-chains.md#name)" in table
     page = (ROOT / "docs/en/m6/hash-chains.md").read_text(encoding="utf-8")
-    section = page.partition("{#name}")[2].partition("\n## ")[0]
-    assert "\n::: exercise m6/01-block-hash\n" in section
+    section = page.partition('<a id="name">')[2].partition("\n<a id=")[0]
+    assert "\n<!-- exercise m6/01-block-hash -->\n" in section
 
 
 def test_the_course_names_every_milestone_and_the_sum():
-    rows = render_directive(parse_directive("way *"), "en").splitlines()[2:]
+    rows = render_directive(parse_directive("way *"), "docs/en/course.md").splitlines()[2:]
     assert [row.split("|")[1].strip() for row in rows[:-1]] == [
         f"[M{m.number} {m.title['en']}]({m.id}/index.md)" for m in COURSE.milestones
     ]
@@ -165,8 +161,11 @@ def test_the_course_names_every_milestone_and_the_sum():
         ("# A\n" + "word " * 740, 5),  # 742 words at 150 a minute
         ("# A\n" + "word " * 800, 10),
         ("```text\n" + "line\n" * 123 + "```\n", 5),  # 125 lines at 25 a minute
-        ("::: code a.py\n" * 4, 10),  # 6 minutes
-        ("::: exercise m0/01-x\n" + "word " * 700, 5),
+        (
+            "<!-- code a.py -->\n" + "word " * 700 + "\n<!-- end -->\n" + "![A B](../figures/a.svg)\n" * 3,
+            10,
+        ),  # 6 minutes
+        ("<!-- exercise m0/01-x -->\n<!-- end -->\n" + "word " * 700, 5),
         ("# 中\n" + "字" * 1490 + " word", 5),  # 1,491 characters at 300 a minute, two marks or words
         ("# 中\n" + "字" * 1510, 10),
     ],
@@ -178,31 +177,17 @@ def test_minutes_of_a_page_are_counted_and_rounded_up_to_five(text, minutes):
 @pytest.mark.parametrize(
     ("language", "line"), [("en", "*Optional, about 10 minutes.*"), ("zh", "*选读，约 10 分钟。*")]
 )
-def test_the_build_writes_the_minutes_of_an_optional_page(language, line):
-    page = ["# A", "", OPTIONAL[language], "", "word " * 800]
-    assert IncludePreprocessor(Markdown(), language).run(page) == ["# A", "", line, "", "word " * 800]
+def test_the_minutes_of_an_optional_page_are_written(language, line):
+    page = "# A\n\n{}\n\n" + "word " * 800 + "\n"
+    for before in (OPTIONAL[language], line.replace("10", "25")):
+        assert filled(f"docs/{language}/m0/a.md", page.format(before)).text == page.format(line)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_box_names_the_exercise_its_minutes_and_the_command(language):
     (exercise,) = (e for e in exercises(3) if e.folder == "02-slot-mapping")
-    box = render_directive(parse_directive("exercise m3/02-slot-mapping"), language)
-    head, text = box.splitlines()
+    box = render_directive(parse_directive("exercise m3/02-slot-mapping"), f"docs/{language}/m3/block-tables.md")
+    _, head, _, text = box.splitlines()
     assert exercise.pages[language].title in head
     assert re.search(rf"\b{exercise.minutes}\b", head)
     assert "`python -m milestones check 2`" in text
-
-
-def test_in_a_handed_out_tree_the_box_and_the_table_are_plain_markdown():
-    def read(path: str, milestone: str | None) -> str:
-        return (Path(ROOT) / path).read_text(encoding="utf-8")
-
-    path = "docs/en/m3/block-tables.md"
-    there = {path, "docs/en/m3/index.md"}
-    page = Pages(read).render(path, read(path, None), "en", there)
-    assert "> **Exercise 1: Blocks that are counted (about " in page
-    assert ":::" not in page
-    index = posixpath.join(posixpath.dirname(path), "index.md")
-    table = Pages(read).render(index, "# M3 {#m3}\n\n::: way m3\n", "en", there)
-    assert "1. [Blocks that are counted](block-tables.md#the-free-list)" in table
-    assert "| Copy-on-write |" in table  # a page that is not there is its title

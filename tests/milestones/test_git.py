@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from milestones.chain import Course
-from milestones.handout import checkout
 from milestones.sources import IDENTITY, commit, git, uncommitted, working_tree
 from milestones.spec import MilestoneError
 from milestones.tags import tag_all
+from milestones.trees import checkout
 from tests.milestones.conftest import FILES
 
 

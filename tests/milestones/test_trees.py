@@ -16,9 +16,8 @@ import pytest
 
 from milestones import cli
 from milestones.chain import Course
-from milestones.handout import checkout
 from milestones.sources import working_tree
-from milestones.trees import build_tree, run_commands
+from milestones.trees import build_tree, checkout, run_commands
 from tests.milestones.conftest import M1, make_course
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,357 @@
+"""What a page names stands in it, on a code host and on the site; what is old or missing is said with its line."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from milestones.site import bench_table, pages, render, source
+from milestones.site.directives import parse_directive, written
+from milestones.site.errors import DirectiveError
+from milestones.site.render import render_directive
+
+markdown = pytest.importorskip("markdown", reason="the docs extra is not installed")
+
+SOURCE = '''\
+"""A module.
+
+    a ─▶ b
+"""
+
+# The limit, in tokens.
+LIMIT: int = 4
+
+
+class Thing:
+    """A thing with `*stars*` and a < b."""
+
+    size: int = 1
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    # Why it doubles.
+    @property
+    def twice(self) -> int:
+        """Twice the size."""
+
+        return 2 * self.size
+
+    def grow(self, by: int) -> int:
+        """Grow.
+
+        Args:
+            by: how much,
+                in `steps`.
+        """
+        return self.size + by
+
+    def _hidden(self) -> None:
+        """Not public."""
+'''
+
+DATA = {
+    "name": "decode",
+    "title": "Decoding",
+    "command": "folovllm bench throughput --json",
+    "versions": {"torch": "2.13.0"},
+    "hardware": {"cpu": "a CPU", "cores": 2},
+    "date": "2026-01-02",
+    "columns": ["batch", "dtype", "tokens_per_s", "ratio"],
+    "rows": [
+        {"batch": 1, "dtype": "bfloat16", "tokens_per_s": 14.256, "ratio": 1.5},
+        {"batch": 8, "dtype": "bfloat16", "tokens_per_s": 1234.5, "ratio": None},
+    ],
+}
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 8"><title data-zh="块">A block</title></svg>\n'
+
+
+@pytest.fixture(autouse=True)
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that holds pkg/thing.py, its m0 version, one benchmark and one drawing."""
+    files = {
+        "pkg/thing.py": SOURCE,
+        "milestones/m0/pkg/thing.py": "LIMIT = 'as it was'\n",
+        "data/decode.json": json.dumps(DATA),
+        "docs/figures/m0/block.svg": SVG,
+        "docs/figures/m0/block.zh.svg": SVG.replace(' data-zh="块">A block', ">块"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr(render, "_solutions", lambda milestone: {})  # it has no exercises
+    monkeypatch.setattr(render, "_chinese", lambda: {"Twice the size.": "大小的两倍。"})
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    monkeypatch.setattr(bench_table, "DATA", tmp_path / "data")
+
+
+def shown(mark: str, lang: str = "en") -> str:
+    """What stands for a mark in a page of M0."""
+    return render_directive(parse_directive(mark), f"docs/{lang}/m0/page.md")
+
+
+def site(text: str, lang: str = "en") -> str:
+    """The HTML that the site has for a page."""
+    extensions = ["tables", "attr_list", "md_in_html", "pymdownx.quotes", "milestones.site.dress"]
+    configs = {"milestones.site.dress": {"lang": lang}, "pymdownx.quotes": {"callouts": True}}
+    return markdown.markdown(text, extensions=extensions, extension_configs=configs)
+
+
+def test_a_method_comes_with_its_comment_and_decorator_at_column_0() -> None:
+    expected = '''\
+        `pkg/thing.py` · `Thing.twice`
+
+        ```python
+        # Why it doubles.
+        @property
+        def twice(self) -> int:
+            """Twice the size."""
+
+            return 2 * self.size
+        ```'''
+    assert shown("code pkg/thing.py Thing.twice") == textwrap.dedent(expected)
+
+
+def test_a_chinese_page_has_chinese_comments() -> None:
+    assert '    """大小的两倍。"""' in shown("code pkg/thing.py Thing.twice", "zh")
+
+
+def test_code_that_an_exercise_asks_for_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "_solutions", lambda milestone: {("pkg/thing.py", "LIMIT"): 2})
+    text = shown("code pkg/thing.py LIMIT @m0")
+    assert text.startswith('<details class="example" markdown="1"><summary>The answer to exercise 2</summary>\n\n`pkg')
+    assert text.endswith("\n```\n\n</details>")
+
+
+def test_nodoc_leaves_out_the_docstring_and_the_blank_line_after_it() -> None:
+    text = shown("code pkg/thing.py Thing.twice nodoc")
+    assert "def twice(self) -> int:\n    return 2 * self.size\n```" in text
+
+
+def test_head_ends_before_the_first_method() -> None:
+    text = shown("code pkg/thing.py Thing head")
+    assert text.endswith("size: int = 1\n```")
+
+
+def test_an_assignment_comes_with_the_comment_above_it() -> None:
+    assert "# The limit, in tokens.\nLIMIT: int = 4\n" in shown("code pkg/thing.py LIMIT")
+
+
+def test_the_module_docstring_is_text_not_python() -> None:
+    text = shown("code pkg/thing.py __doc__")
+    assert text.startswith("`pkg/thing.py`\n\n```text\nA module.\n\n    a ─▶ b")
+
+
+def test_a_milestone_shows_its_own_version() -> None:
+    assert "as it was" in shown("code pkg/thing.py LIMIT @m0")
+    assert "LIMIT: int = 4" in shown("code pkg/thing.py LIMIT @m1")
+
+
+PAGE = """\
+# T
+
+<!-- code pkg/thing.py LIMIT -->
+old
+<!-- end -->
+
+It is <!-- = decode ratio:.1f where batch=1 -->9<!-- end -->.
+"""
+FRESH = """\
+# T
+
+<!-- code pkg/thing.py LIMIT -->
+
+`pkg/thing.py` · `LIMIT`
+
+```python
+# The limit, in tokens.
+LIMIT: int = 4
+```
+
+<!-- end -->
+
+It is <!-- = decode ratio:.1f where batch=1 -->1.5<!-- end -->.
+"""
+
+
+def test_what_stands_between_the_marks_is_written_once_and_for_all() -> None:
+    first = pages.filled("docs/en/m0/page.md", PAGE)
+    assert first.text == FRESH
+    assert [line for line, _ in first.stale] == [3, 7]
+    again = pages.filled("docs/en/m0/page.md", FRESH)
+    assert (again.text, again.stale) == (FRESH, [])
+
+
+def test_a_stale_page_is_named_with_its_line_and_what_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "docs/en/m0/page.md"
+    page.parent.mkdir(parents=True)
+    page.write_text(PAGE, encoding="utf-8")
+    (tmp_path / "docs/zh").mkdir()
+    monkeypatch.setattr(pages.bench_plot, "PLOTS", ())
+    assert pages.run(check=True) == 1
+    said = capsys.readouterr().out
+    assert "docs/en/m0/page.md:3: code pkg/thing.py LIMIT: is not what stands there; run make pages\n" in said
+    assert page.read_text(encoding="utf-8") == PAGE
+    assert pages.run(check=False) == 0
+    assert page.read_text(encoding="utf-8") == FRESH
+    assert pages.run(check=True) == 0
+
+
+def test_its_author_wrote_the_marks_and_not_what_stands_for_them() -> None:
+    assert written(FRESH) == [
+        "# T", "", "<!-- code pkg/thing.py LIMIT -->", *[""] * 9, "", "It is <!-- = decode ratio:.1f where batch=1 -->."
+    ]  # fmt: skip
+
+
+def test_a_drawing_has_its_title_in_the_page_and_is_in_the_page_of_the_site() -> None:
+    text = "![](../../figures/m0/block.zh.svg)\n\n*So.*\n"
+    plain = pages.filled("docs/zh/m0/page.md", text).text
+    assert plain == "![块](../../figures/m0/block.zh.svg)\n\n*So.*\n"
+    html = site(plain)
+    assert html.startswith('<figure class="drawing"><img alt="块" width="9" src="data:image/svg+xml;base64,')
+    assert "<em>So.</em>" in html
+
+
+def test_what_stands_in_a_fence_is_shown_and_not_run() -> None:
+    text = "```text\n<!-- code pkg/thing.py LIMIT -->\n![](../../figures/m0/block.svg)\n```\n"
+    assert pages.filled("docs/en/m0/page.md", text).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- code pkg/thing.py LIMIT -->\n", "the mark has no <!-- end -->"),
+        ("# T\n\n<!-- kode pkg/thing.py -->\n<!-- end -->\n", ":4: an end without its mark"),
+        ("<!-- = decode ratio where batch=1 -->9<!-- end --> times\n", "a figure must not begin a line"),
+        (
+            "![](../../figures/m0/blok.svg)\n",
+            "docs/figures/m0/blok.svg does not exist (in docs/figures are: m0/block.svg",
+        ),
+    ],
+)
+def test_a_mark_that_is_not_whole_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(DirectiveError) as caught:
+        pages.filled("docs/en/m0/page.md", text)
+    assert str(caught.value).startswith("docs/en/m0/page.md:")
+    assert message in str(caught.value)
+
+
+def test_a_fence_is_longer_than_the_backticks_in_the_code(tmp_path: Path) -> None:
+    from milestones.site.api import fence
+
+    assert fence("a\n```\nb", "python").startswith("````python\n")
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("code pkg/nothing.py Thing", "pkg/nothing.py does not exist"),
+        ("code pkg/thing.py Thing.twise", "no 'twise' in Thing (did you mean 'twice'?)"),
+        ("code pkg/thing.py Thing.twice.deeper", "no 'deeper' in Thing.twice"),
+        ("code pkg/thing.py LIMIT head", "head is for classes"),
+        ("code pkg/thing.py Thing @head", "milestone must look like @m0"),
+        ("code ../thing.py Thing", "lies outside the repository"),
+        ("code pkg/thing.py Thing colour=red", "code has no option 'colour', known are: title"),
+        ("code", "code needs a name"),
+        ("code pkg/thing.py Thing colour=", "code has no option 'colour'"),
+        ("api pkg/thing.py", "api takes a path and one name"),
+        ("api pkg/thing.py Thing members=none", "has no Thing.none"),
+        ("bench nothing", "no benchmark 'nothing'"),
+        ("bench decode columns=speed", "has no column 'speed', it has: batch, dtype, tokens_per_s, ratio"),
+        ("bench decode where=batch=2", "has no row where batch=2"),
+        ("bench decode where=batch", "where must be COLUMN=VALUE"),
+        ("bench", "bench needs a name, as in <!-- bench NAME -->"),
+    ],
+)
+def test_what_is_missing_is_an_error_with_its_line(body: str, message: str) -> None:
+    with pytest.raises(DirectiveError) as caught:
+        pages.filled("docs/en/page.md", f"# Title\n\n<!-- {body} -->\n<!-- end -->\n")
+    assert message in str(caught.value)
+    assert "docs/en/page.md:3: " in str(caught.value)
+
+
+def test_a_benchmark_becomes_a_table_with_its_origin() -> None:
+    text = shown('bench decode columns="batch,tokens_per_s=tokens/s,ratio"')
+    lines = text.splitlines()
+    assert lines[0] == "| batch | tokens/s | ratio |"
+    assert lines[2:4] == ["| 1 | 14.26 | 1.50 |", "| 8 | 1,234 | – |"]
+    assert "Command: `folovllm bench throughput --json`<br>" in text
+    assert "Machine: cpu a CPU, cores 2<br>" in text
+
+
+@pytest.mark.parametrize(("busy", "said"), [(True, True), (False, False)])
+def test_a_caption_says_that_others_were_busy(busy: bool, said: bool) -> None:
+    load = {"cpu_seconds": 12.0, "wall_seconds": 10.0, "cores": 4, "share": 0.3, "is_busy": busy}
+    facts = {"command": "c", "hardware": "h", "versions": {}, "date": "d", "columns": ["a"], "rows": [{"a": 1}]}
+    text = bench_table.table({**facts, "other_load": load})
+    assert ("Other programs used 1.2 of 4 cores (30%) meanwhile" in text) == said
+    assert "meanwhile" not in bench_table.table({**facts, "other_load": None})
+
+
+def test_where_and_nocaption_narrow_a_table() -> None:
+    text = shown("bench decode columns=batch,ratio where=batch=1 nocaption")
+    assert text.splitlines() == ["| batch | ratio |", "|--:|--:|", "| 1 | 1.50 |"]
+
+
+def test_the_caption_speaks_the_language_of_the_site() -> None:
+    assert "命令: " in shown("bench decode", "zh")
+
+
+def test_columns_that_say_the_same_in_every_row_go_into_the_caption() -> None:
+    text = shown("bench decode")
+    assert text.startswith("| batch | tokens per s | ratio |")
+    assert "In every row: dtype bfloat16<br>" in text
+
+
+def test_all_measurements_can_be_shown_at_once() -> None:
+    assert shown("bench *").startswith("**Decoding**\n\n| batch | ")
+
+
+def test_where_nothing_was_measured_the_page_says_so(tmp_path: Path) -> None:
+    assert bench_table.all_tables("en", tmp_path) == "No measurement is stored in this repository."
+    assert bench_table.all_tables("zh", tmp_path) == "仓库里还没有存下测量结果。"
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("decode ratio", "must match one row, it matches 2"),
+        ("decode speed where batch=1", "has no column 'speed'"),
+        ("decode", "write NAME COLUMN"),
+    ],
+)
+def test_a_figure_that_is_not_one_cell_is_an_error(body: str, message: str) -> None:
+    with pytest.raises(DirectiveError, match=message):
+        bench_table.figure(body)
+
+
+def test_a_benchmark_file_without_its_origin_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bare.json").write_text('{"name": "bare", "columns": [], "rows": []}', encoding="utf-8")
+    with pytest.raises(DirectiveError, match=r"bare.json lacks command, versions, hardware, date"):
+        bench_table.load("bare", tmp_path)
+
+
+def test_a_reference_entry_has_fields_docs_and_public_methods_only() -> None:
+    text = shown("api pkg/thing.py Thing")
+    assert "class Thing:\n    size: int = 1\n```" in text
+    assert "def __init__(self, size: int) -> None\n```" in text
+    assert "@property\ndef twice(self) -> int\n```\n\nTwice the size." in text
+    assert "**Args**\n\n- `by`: how much, in `steps`." in text
+    assert "_hidden" not in text
+    assert "`*stars*` and a &lt; b." in text
+
+
+def test_the_site_has_the_ids_of_headings_and_the_titles_of_boxes() -> None:
+    html = site('<a id="free"></a>\n## 空闲\n\n> [!TIP]\n> **练习 1**\n>\n> `check 1`\n\n> [!NOTE]\n> So.\n')
+    assert '<h2 id="free">空闲</h2>' in html
+    assert (
+        '<div class="admonition example">\n<p class="admonition-title">练习 1</p>\n<p><code>check 1</code></p>' in html
+    )
+    assert '<div class="admonition note">' in html
+    folded = site('<details class="question" markdown="1"><summary>Why?</summary>\n\nBecause *so*.\n\n</details>\n')
+    assert "<summary>Why?</summary>\n<p>Because <em>so</em>.</p>\n</details>" in folded
