@@ -29,7 +29,7 @@ TITLES = {
     "m4": ("M4: the next step is planned while this one runs", "M4：这一步还在算，下一步已经排好"),
     "m5": ("M5: a long prompt comes in by chunks", "M5：长提示词分段进来"),
     "m6": ("M6: C starts from what B has computed", "M6：C 从 B 已经算好的地方开始"),
-    "m8": ("M8: guesses are checked beside the last token", "M8：猜测与最后一个 token 一起核对"),
+    "m8": ("M8: guesses are checked beside the last token", "M8：猜测与最后一个 token 一起验证"),
 }
 
 

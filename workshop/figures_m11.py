@@ -29,7 +29,7 @@ def windows() -> Card:
         for entry, block in enumerate(table):
             x = left + 4 * cell * entry
             card.box(x, y, 4 * cell - 6, 62, pale if block else PAPER, dashed=not block)
-            label = (f"block {block}", f"块 {block}") if block else ("null block: freed", "空块：已释放")
+            label = (f"block {block}", f"块 {block}") if block else ("null block: freed", "占位块：已释放")
             card.text(x + 2 * cell - 3, y + 56, label, anchor="middle", size=13, color=MUTED)
             for offset in range(4):
                 position = 4 * entry + offset

@@ -28,6 +28,10 @@ OTHERWISE: dict[Lang, dict[str, str]] = {
         "对话模板": "聊天模板",
         "束搜索": " beam search ",
         "抽取": "采样",
+        "语言模型头": "输出头",
+        "和一个路由器": "和一个路由",
+        "比特": "位",
+        " key 和 value": " K/V",
     },
 }
 """What the embedded model has learnt to say, and what the notes say (docs/terms.toml)."""

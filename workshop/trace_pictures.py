@@ -69,8 +69,8 @@ class Picture:
 
 PICTURES = {
     "m2/trace": Picture(
-        ("Five requests in three slots, step by step", "五个请求、三个槽位，一步一步"),
-        (("m2", ("M2: three slots, 32 tokens a step", "M2：三个槽位，每步 32 个 token")),),
+        ("Five requests in three slots, step by step", "五个请求、三个槽，一步一步"),
+        (("m2", ("M2: three slots, 32 tokens a step", "M2：三个槽，每步 32 个 token")),),
     ),
     "m3/trace": Picture(
         ("Four sequences in 14 blocks: a fork, a copy, a preemption", "14 块里的四条序列：分叉、复制、抢占"),

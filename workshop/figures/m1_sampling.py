@@ -121,7 +121,7 @@ def two_draws() -> str:
             paper.text(left, 358, f"{before:.2f}", anchor="middle", size=13, fill=MUTED, code=True)
     paper.text(60, 358, "0", anchor="middle", size=13, fill=MUTED, code=True)
     paper.line(60 + 740 * u, 290, 60 + 740 * u, 306, ACCENT, 2, arrow=True)
-    paper.text(60 + 740 * u, 284, (f"u = {u}: C", f"u = {u}：抽到 C"), anchor="middle", size=13, fill=ACCENT)
+    paper.text(60 + 740 * u, 284, (f"u = {u}: C", f"u = {u}：采到 C"), anchor="middle", size=13, fill=ACCENT)
     how = ("a token's stretch is as long as its probability", "每个 token 那一段的长度就是它的概率")
     paper.text(26, 386, how, size=13, fill=MUTED)
     return paper.svg()

@@ -61,7 +61,7 @@ def step() -> str:
     paper.line(x + 8, 256, x + 8, 274, ACCENT, 2.5)
     paper.text(x + 20, 270, ("floor: reading all bytes", "下限：读完所有字节"), size=13, fill=MUTED)
     paper.text(left, 296, ("Under torch’s profiler. A whole step takes about as long, so a graph leaves hardly a gap.",
-                           "由 torch 的 profiler 测得。整步的时间差不多也是这么长，可见 CUDA 图几乎不留空隙。"),
+                           "由 torch 的性能分析器测得。整步的时间差不多也是这么长，可见 CUDA 图几乎不留空隙。"),
                size=13, fill=MUTED)  # fmt: skip
     return paper.svg()
 

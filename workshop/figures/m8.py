@@ -52,7 +52,7 @@ def rollback() -> str:
     paper.line(arrow, 226, arrow, 214, ACCENT, arrow=True)
     paper.text(arrow, 242, ("the key of a wrong guess: block 2 must not be cached", "错误猜测的键：块 2 不能进缓存"),
                anchor="middle", size=13, fill=ACCENT)  # fmt: skip
-    legend = ((LIGHT_GREEN, ("computed, kept", "已算，留下")), (LIGHT_BLUE, ("the last token", "最后一个 token")),
+    legend = ((LIGHT_GREEN, ("computed, kept", "已算，接受")), (LIGHT_BLUE, ("the last token", "最后一个 token")),
               (LIGHT_ORANGE, ("a guess, or void", "猜测，或作废")))  # fmt: skip
     for i, (fill, words) in enumerate(legend):
         paper.rect(left + i * 190, 258, 16, 16, fill, LINE)
