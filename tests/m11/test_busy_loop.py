@@ -22,6 +22,7 @@ class Core:
         self.left, self.did = num_steps, list[str]()
         self.requests: dict[str, Any] = {}
         self.scheduler = SimpleNamespace(max_num_seqs=4, running=self.requests, waiting=[], swapped=[])
+        self.scheduler.kv = SimpleNamespace(reset_prefix_cache=lambda: self.reset_prefix_cache())
 
     def add_request(self, request: Any) -> None:
         self.did.append(f"add {request.request_id}")

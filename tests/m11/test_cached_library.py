@@ -23,14 +23,18 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels can
 ROOT = Path(cpu_kernels.__file__).parents[2]
 
 # A library large enough to have pages at its end that a shorter file lacks.
-SOURCE = 'char far[1 << 16] = {1};\nextern "C" int panel_width() { return 6 + far[0]; }\n'
+SOURCE = """char far[1 << 16] = {1};
+extern "C" int panel_width() { return 6 + far[0]; }
+extern "C" void set_threads(int (*)()) {}
+"""
 # What a process says on stderr where there is no library yet; one that finds it says nothing.
 COMPILES = "compiling the CPU kernels, once for this machine …\n"
 # What a process of its own does: say what the kernels answer, or why there are none.
 USE = """
-import sys, types
+import importlib.util, sys, types
 from pathlib import Path
-sys.modules["torch"] = types.SimpleNamespace(float32=1, bfloat16=2, int8=3)  # its import takes seconds; here are names
+file = importlib.util.find_spec("torch").origin  # its import takes seconds; here are names
+sys.modules["torch"] = types.SimpleNamespace(float32=1, bfloat16=2, int8=3, __file__=file)
 from folovllm.utils import cpu_kernels
 cpu_kernels.SOURCES = Path(sys.argv[1])
 reason = cpu_kernels.unavailable_reason()

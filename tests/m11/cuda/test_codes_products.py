@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from folovllm.layers.linear import Linear
-from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3, round_to_nearest
-from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear, TritonCodesLinear, rounds_inputs
+from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
+from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear, rounds_inputs
 from folovllm.layers.quantization.plan import choose_plan
-from folovllm.model_loader.quant_scheme import ONLINE, QuantScheme
+from folovllm.model_loader.quant_scheme import ONLINE
 from tests.m4.attention_reference import KERNEL_DEVICE
 
 pytest.importorskip("triton")
@@ -158,18 +158,6 @@ def test_no_input_is_rounded_where_a_batch_must_not_matter(
 ) -> None:
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
     assert rounds_inputs(dtype, torch.device("cuda"), invariant=invariant) is rounds
-
-
-def test_4_bits_by_rounded_inputs() -> None:
-    """Groups are no obstacle: the input is rounded, and the codes are multiplied by what that means."""
-    method = TritonCodesLinear(QuantScheme("plain", 4, 32, True, 8), "layer")
-    weight, x = torch.randn(16, 64), torch.randn(5, 64, device=KERNEL_DEVICE)
-    layer = Linear(64, 16, method=method)
-    layer.weight.data = weight.to(KERNEL_DEVICE)
-    method.process_weights_after_loading(layer)
-    codes, scale = round_rows(x, torch.int8)
-    meant = round_to_nearest(weight, bits=4, group_size=32, symmetric=True).dequantize().to(KERNEL_DEVICE)
-    torch.testing.assert_close(layer(x).double(), (codes * scale).double() @ meant.double().T, atol=1e-4, rtol=1e-4)
 
 
 def test_a_tile_for_32_rows_and_half_of_the_tensor_memory() -> None:
