@@ -2,7 +2,7 @@
 
     add_request, preemption, forks   ─▶ scheduler.record, that of the next step; None: nobody listens
     schedule()                       ─▶ its output, and what a later step would change
-    the end of the step              ─▶ its tokens, and what ended by them ─▶ EngineCore.listener(record)
+    the end of the step              ─▶ its tokens, and what ended by them ─▶ listener(record)
 
 vLLM: v1/request.py (record_event, take_events), v1/metrics/loggers.py (StatLoggerBase.record)
 """

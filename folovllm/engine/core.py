@@ -21,7 +21,7 @@ from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.core.step_record import Listener, StepRecord
 from folovllm.engine.beams import BeamGroup
 from folovllm.engine.masks_ahead import MasksAhead
-from folovllm.engine.messages import EngineCoreOutput, EngineCoreOutputs, SchedulerStats
+from folovllm.engine.messages import EngineCoreOutput, EngineCoreOutputs
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.errors import EngineDeadError
@@ -31,6 +31,7 @@ from folovllm.worker.memory import CacheSize
 from folovllm.worker.model_runner import ModelRunner
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
+RUNNING = SequenceStatus.RUNNING
 Gained = list[tuple[Sequence, SequenceStatus | None]]
 """Sequences with one more token, once for each token, and the status that it brings about, if any."""
 
@@ -69,7 +70,7 @@ class EngineCore:
         self.run_ahead = run_ahead
         self._launched: tuple[SchedulerOutput, AsyncModelRunnerOutput] | None = None
         self.clock: Callable[[], float] = time.time
-        self.listener: Listener | None = None
+        self.listeners: list[Listener] = []
         self._records: list[StepRecord | None] = []  # of the steps in flight
         self._over: StepRecord | None = None  # whose tokens have been taken in
         self._taking_part: list[Sequence] = []
@@ -82,11 +83,19 @@ class EngineCore:
         self._threads = threads_for_steps(config.model_config.model, ranks)
         self._is_stepping = False
 
-    def listen(self, listener: Listener | None) -> None:
-        """It gets the record of each step at its end, and of one that failed once the scheduler has started over."""
-        if (self.listener is None) != (listener is None):
-            self.scheduler.record, self.scheduler.kv.pool.events = (StepRecord(), []) if listener else (None, None)
-        self.listener = listener
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """It gets the record of each step at its end, and of one that failed once the scheduler has started over, until
+        what this returns is called."""
+        if not self.listeners:
+            self.scheduler.record, self.scheduler.kv.pool.events = StepRecord(), []
+        self.listeners = [*self.listeners, listener]  # another list: a step may be reporting in its thread
+
+        def stop() -> None:
+            self.listeners = [each for each in self.listeners if each is not listener]
+            if not self.listeners:
+                self.scheduler.record = self.scheduler.kv.pool.events = None
+
+        return stop
 
     def add_request(self, request: Request) -> None:
         self.requests[request.request_id] = request
@@ -130,7 +139,6 @@ class EngineCore:
                     self._step(made)
         finally:
             self._is_stepping = False
-        made.scheduler_stats = SchedulerStats.of(self.scheduler)
         return made
 
     def _step(self, made: EngineCoreOutputs) -> None:
@@ -171,7 +179,7 @@ class EngineCore:
         logprobs = {seq: row for seq, row in zip(rows, output.logprobs, strict=True) if row is not None}
         new: dict[Sequence, tuple[int, SequenceStatus | None]] = {}
         for seq, ended in gained:
-            if seq.status is SequenceStatus.RUNNING:  # its request has not failed in this step
+            if seq.status is RUNNING:  # its request has not failed in this step
                 new[seq] = (new[seq][0] + 1 if seq in new else 1), ended
         changed: dict[Request, None] = {}
         num_tokens = 0
@@ -193,17 +201,11 @@ class EngineCore:
 
     def _advance_beams(self, logprobs: dict[Sequence, LogprobsRow], made: EngineCoreOutputs) -> int:
         """One step of every search whose beams took part; returns how many beams did."""
-        rows = {
-            seq: row
-            for seq, row in logprobs.items()
-            if seq.status is SequenceStatus.RUNNING and seq.request_id in self.beams
-        }
+        rows = {seq: row for seq, row in logprobs.items() if seq.status is RUNNING and seq.request_id in self.beams}
         for request_id in dict.fromkeys(seq.request_id for seq in rows):
             request, group, changes = self.requests[request_id], self.beams[request_id], SequenceChanges()
             is_over = group.advance(rows, changes)
             self.apply(changes)
-            if self._over is not None:
-                self._over.ended += [(seq, seq.status) for _, seq, _ in changes.ended]
             if not is_over:
                 made.outputs.append(EngineCoreOutput(request.key, 0, []))
                 continue
@@ -268,16 +270,17 @@ class EngineCore:
     def apply(self, changes: SequenceChanges) -> None:
         for request, parent, child in changes.forked:  # before any parent ends
             self.scheduler.fork(request, parent, child)
-        for request, seq, status in changes.ended:
-            self.scheduler.finish(request, seq, status)
+        for ended in changes.ended:
+            self._finish(*ended)
         for seq in changes.rewritten:
             self.scheduler.rewrite(seq)
 
     def _report(self, record: StepRecord | None) -> None:
         self._over = None
-        if record is not None and self.listener is not None:
+        if record is not None and self.listeners:
             record.times.append(self.clock())
-            self.listener(record)
+            for listener in self.listeners:
+                listener(record)
 
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
         record = self.scheduler.record

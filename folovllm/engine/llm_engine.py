@@ -75,10 +75,9 @@ class LLMEngine(KnowsVLLM):
         self.requests = self.core.requests  # unfinished, in order of arrival
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
         self.output_processor = OutputProcessor(self.tokenizer)
-        # One caller may step the engine, and a step brings tokens for all: requests whose newest output has not been
-        # fetched, and is not made before it is, and what ended those that failed.
+        # A step brings tokens for all, whoever asked for it. These have an output to be fetched, which is made then:
         self._changed: dict[str, RequestState] = {}
-        self._failures: dict[str, Exception] = {}
+        self._failures: dict[str, Exception] = {}  # what ended requests, to be raised for those who ask for them
         self._stream_ids = count()
         self._streams: set[str] = set()  # the open ones
         self._lock = EngineLock()  # of all of the above

@@ -46,12 +46,9 @@ class Steps:
     def __init__(self, engine: LLMEngine) -> None:
         self.newest: deque[dict[str, Any]] = deque(maxlen=STEPS)
         self._kv = engine.scheduler.kv
-        self._before = engine.core.listener
         engine.core.listen(self)
 
     def __call__(self, record: StepRecord) -> None:
-        if self._before is not None:
-            self._before(record)
         output, rows, more = record.output, [], record.output.num_lookahead_tokens
         columns = output.scheduled_seqs[:ROWS], record.num_computed_tokens, output.num_scheduled_tokens
         for seq, start, num, token in zip(*columns, record.token_ids or (), strict=False):

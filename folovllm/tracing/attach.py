@@ -1,4 +1,4 @@
-"""Traces: a file that gets a record of every step of an engine, from its EngineCore.listener.
+"""Traces: a file that gets a record of every step of an engine, by EngineCore.listen.
 
 vLLM: none
 """
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from folovllm import __version__
 from folovllm.core.scheduler import Scheduler
-from folovllm.core.step_record import Listener, StepRecord
+from folovllm.core.step_record import StepRecord
 from folovllm.tracing.nvtx import attach_nvtx
 from folovllm.tracing.records import UNTOLD, VERSION, Header, Step, ended_of
 from folovllm.tracing.writer import TraceWriter, encode
@@ -75,27 +75,6 @@ class Tracer:
             self.writer.close()
 
 
-def listen(core: Any, listener: Listener) -> Callable[[], None]:
-    """`listener` gets the records of an EngineCore's steps, behind whoever got them before, until what this returns is
-    called."""
-    before, is_on = core.listener, True
-
-    def both(record: StepRecord) -> None:
-        if before is not None:
-            before(record)
-        if is_on:
-            listener(record)
-
-    def stop() -> None:
-        nonlocal is_on
-        is_on = False
-        if core.listener is both:
-            core.listen(before)
-
-    core.listen(both)
-    return stop
-
-
 def attach(engine: Any, writer: TraceWriter, *, texts: bool = True) -> Tracer:
     """Trace `engine`, which should be idle, until close() of what this returns. texts: prompts and token ids, too."""
     header = make_header(
@@ -109,7 +88,7 @@ def attach(engine: Any, writer: TraceWriter, *, texts: bool = True) -> Tracer:
         texts=texts,
     )
     tracer = Tracer(writer, header, engine.scheduler)
-    tracer._stop = listen(engine.core, tracer)
+    tracer._stop = engine.core.listen(tracer)
     return tracer
 
 

@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, NoReturn, TextIO
 
 LARGEST = 2**30
 """Bytes that are read whole. As Python objects they are many times as much."""
-LONGEST_LINE = 2**26
 
 
 def open_file(name: str, path: str | os.PathLike[str]) -> BinaryIO:
@@ -52,15 +51,6 @@ def read_file(name: str, path: str | os.PathLike[str]) -> bytes:
     if is_too_large or len(data) > LARGEST:
         raise wrong_file(name, f"have at most {LARGEST:,} bytes", path, "it has more")
     return data
-
-
-def read_lines(name: str, path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """One after the other, for a file of any size. Raises ValueError: what open_file says, or a line without an end."""
-    with open_file(name, path) as file:
-        while line := file.readline(LONGEST_LINE + 1):
-            if len(line) > LONGEST_LINE:
-                raise wrong_file(name, f"have lines of at most {LONGEST_LINE:,} bytes", path, "it has a longer one")
-            yield line
 
 
 def parse_json(data: bytes) -> Any:

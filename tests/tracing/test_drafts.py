@@ -138,7 +138,7 @@ def test_a_look_tells_how_many_tokens_a_step_brought(text_model_folder) -> None:
     engine = drafting_engine(text_model_folder)
     snapshot_of(engine)
     tokens = run(engine)
-    steps = engine.core.listener
+    (steps,) = engine.core.listeners
     assert isinstance(steps, Steps)
     brought: dict[str, int] = {}
     for step in steps.newest:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from folovllm.utils import named_files
-from folovllm.utils.named_files import parse_json, read_file, read_json, read_lines, writing
+from folovllm.utils.named_files import parse_json, read_file, read_json, writing
 
 MUST = "be JSON of ours"
 
@@ -61,15 +61,6 @@ def test_a_file_beyond_the_limit_is_refused_unread(tmp_path: Path) -> None:
         file.truncate(named_files.LARGEST + 1)  # a hole: it takes no room on the disk
     with pytest.raises(ValueError, match="^file must have at most 1,073,741,824 bytes, got .*huge"):
         read_file("file", tmp_path / "huge")
-
-
-def test_lines_are_read_one_by_one_and_an_endless_one_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(named_files, "LONGEST_LINE", 8)
-    (tmp_path / "lines").write_bytes(b"1234567\n" * 2 + b"123456789\n")
-    lines = read_lines("file", tmp_path / "lines")
-    assert [next(lines), next(lines)] == [b"1234567\n"] * 2
-    with pytest.raises(ValueError, match="^file must have lines of at most 8 bytes, got .*lines"):
-        next(lines)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")

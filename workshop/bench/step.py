@@ -32,7 +32,6 @@ from folovllm.config import EMBEDDED_MODEL
 from folovllm.core.step_record import StepRecord
 from folovllm.engine.builder.components import Components, choose_components
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.tracing.attach import listen
 from folovllm.tracing.records import PARTS
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner import ModelRunner
@@ -128,7 +127,7 @@ def run(args: argparse.Namespace) -> Report:
             max_num_batched_tokens=max(2048, most * PROMPT_TOKENS),
             max_model_len=PROMPT_TOKENS + 1 + WARM_UP_STEPS + steps + 1,
         )  # fmt: skip
-        listen(engine.core, clock)
+        engine.core.listen(clock)
         vocab = vocab_size(model)
 
         def play(batch: int, number: int) -> list[dict[str, float]]:

@@ -26,7 +26,6 @@ from folovllm.core.group_tables import get_block_ids
 from folovllm.core.step_record import StepRecord
 from folovllm.engine.stats import EngineStats
 from folovllm.request import SequenceStatus
-from folovllm.tracing.attach import listen
 
 LIVE_SECONDS, LINE_SECONDS = 0.1, 1.0
 CELL_ROWS, TEXT_ROWS, TEXT_TOKENS = 4, 6, 200
@@ -72,7 +71,7 @@ class Watcher:
 
     def look_at(self, engine: Any) -> Callable[[], None]:
         """From here on, after each step, until what this returns is called."""
-        return listen(engine.core, lambda record: self.stepped(engine, record))
+        return engine.core.listen(lambda record: self.stepped(engine, record))  # type: ignore[no-any-return]
 
     def stepped(self, engine: Any, record: StepRecord) -> None:
         now = time.monotonic()
