@@ -72,9 +72,9 @@ def start_ranks(
     if size == 1:
         return None
     spec = model_spec(config.model_config.model_impl, hf_config, config.model_config.max_model_len)
-    parts = choose_components(config, hf_config, dtype, device, spec)  # which refuses what cannot be cut
+    chosen = choose_components(config, hf_config, dtype, device, spec)  # which refuses what cannot be cut
     assert isinstance(spec, DecoderSpec)
-    shard_of(spec, parts.ops.linear, 0, size)
+    shard_of(spec, chosen.ops.linear, 0, size)
     facts = facts_of(config)
     if "RANK" in os.environ:
         rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -151,23 +151,23 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     dtype, longest, seed = resolve_dtype(model_config, hf_config, device), model_config.max_model_len, model_config.seed
     limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
     spec = model_spec(model_config.model_impl, hf_config, longest)
-    parts = replace(choose_components(config, hf_config, dtype, device, spec), draws=False)
-    model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=parts.ops, group=group)
+    chosen = replace(choose_components(config, hf_config, dtype, device, spec), draws=False)
+    model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=chosen.ops, group=group)
     most_rows = limits.max_num_seqs * (1 + (speculative.num_speculative_tokens if speculative else 0))
-    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+    token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
     groups = kv_cache_groups(model.decoder_spec, limits, config.cache_config.block_size, one_table=True)
-    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device, groups)
+    size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups)
     link.send([size.num_blocks, size.num_swap_blocks])
     num_blocks, num_swap_blocks = link.receive()
     kv_cache = KVCache(
-        model, parts.backend, num_blocks=num_blocks + 1, block_size=size.block_size, dtype=parts.cache_dtype,
+        model, chosen.backend, num_blocks=num_blocks + 1, block_size=size.block_size, dtype=chosen.cache_dtype,
         device=device,
     )  # fmt: skip
     if device.type == "cuda":
         kv_cache.warm_up(dtype)
         model.model.ops.warm_up(model)
     longest = min(longest, replace(size, num_blocks=num_blocks).num_tokens)
-    graphs = record_graphs(model, parts, most_rows, longest, size.block_size, dtype, device)
+    graphs = record_graphs(model, chosen, most_rows, longest, size.block_size, dtype, device)
     return Follower(model, make_mover(kv_cache, num_swap_blocks, device), graphs, group, device)
 
 

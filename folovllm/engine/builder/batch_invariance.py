@@ -1,4 +1,4 @@
-"""LLM(batch_invariant=True): which parts the engine is built from, and what is refused.
+"""LLM(batch_invariant=True): which components the engine is built from, and what is refused.
 
                  CPU                       CUDA
     attention    backends/invariant.py     backends/invariant.py       one way for every query

@@ -61,17 +61,17 @@ def build_engine_core(
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, device.type)
         spec = model_spec(model_config.model_impl, hf_config, model_config.max_model_len)
-        parts = choose(config, hf_config, dtype, device, spec)
-        parts = check_kernels(parts, config, spec, dtype, device)
-        model = _load_model(config, hf_config, spec, dtype, device, parts, group)
-        core = _build(config, model, dtype, device, eos_token_ids, limits, parts, group)
+        chosen = choose(config, hf_config, dtype, device, spec)
+        chosen = check_kernels(chosen, config, spec, dtype, device)
+        model = _load_model(config, hf_config, spec, dtype, device, chosen, group)
+        core = _build(config, model, dtype, device, eos_token_ids, limits, chosen, group)
         undo.pop_all()
         return core
 
 
 def _build(
     config: EngineConfig, model: DecoderForCausalLM, dtype: torch.dtype, device: torch.device,
-    eos_token_ids: frozenset[int], limits: SchedulerConfig, parts: Components, group: GroupCoordinator | None,
+    eos_token_ids: frozenset[int], limits: SchedulerConfig, chosen: Components, group: GroupCoordinator | None,
 ) -> EngineCore:  # fmt: skip
     model_config, cache_config = config.model_config, config.cache_config
     vocab_size = model.decoder_spec.vocab_size
@@ -79,27 +79,27 @@ def _build(
     groups = kv_cache_groups(
         model.decoder_spec, limits, cache_config.block_size, one_table=group is not None, has_draft=draft is not None
     )
-    parts = dataclasses.replace(parts, graphs=parts.graphs and len(groups.windows) == 1)  # they read one table
-    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype, groups)
+    chosen = dataclasses.replace(chosen, graphs=chosen.graphs and len(groups.windows) == 1)  # they read one table
+    token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype, groups)
     if draft is not None:
         token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
     speculative = config.speculative_config
     most = 0 if speculative is None else speculative.num_speculative_tokens
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
     alone = draft if group is None else None  # among ranks, one may ask the device while another records
-    draft_graphs = _draft_graphs(alone, parts, limits, most, dtype, device)
-    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device, groups, draft_graphs)
+    draft_graphs = _draft_graphs(alone, chosen, limits, most, dtype, device)
+    size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups, draft_graphs)
     if group is not None:
         fewest = group.fewest([size.num_blocks, size.num_swap_blocks])
         size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1])
     limits = _within_cache(limits, size)
-    draft_graphs = _draft_graphs(alone, parts, limits, most, dtype, device)  # of the large model's sizes
+    draft_graphs = _draft_graphs(alone, chosen, limits, most, dtype, device)  # of the large model's sizes
     kv = KVCacheManager(
         size.num_blocks, size.block_size, size.num_swap_blocks,
         enable_prefix_caching=cache_config.enable_prefix_caching, groups=groups,
     )  # fmt: skip
     proposer = make_proposer(config, draft, vocab_size, size, dtype, device, draft_graphs)
-    runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
+    runner = _make_runner(config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     draft_length = None
     if proposer is not None:
@@ -117,20 +117,20 @@ def _build(
 
 
 def _load_model(
-    config: EngineConfig, hf_config: Any, spec: ModelSpec, dtype: torch.dtype, device: torch.device, parts: Components,
+    config: EngineConfig, hf_config: Any, spec: ModelSpec, dtype: torch.dtype, device: torch.device, chosen: Components,
     group: GroupCoordinator | None,
 ) -> DecoderForCausalLM:  # fmt: skip
     model_config, longest = config.model_config, config.model_config.max_model_len
     if isinstance(spec, TransformersSpec):  # the worker asks it what it asks our decoder
-        linear = parts.ops.linear
+        linear = chosen.ops.linear
         return cast(DecoderForCausalLM, load_transformers_model(model_config, spec, longest, dtype, device, linear))
     weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     seed = model_config.seed
-    return build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=parts.ops, group=group)
+    return build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=chosen.ops, group=group)
 
 
 def size_cache(
-    config: EngineConfig, model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, most_rows: int,
+    config: EngineConfig, model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, most_rows: int,
     token_bytes: int, dtype: torch.dtype, device: torch.device, groups: KVCacheGroups,
     draft_graphs: DraftRecorder | None = None,
 ) -> CacheSize:  # fmt: skip
@@ -139,19 +139,19 @@ def size_cache(
 
     def full_step() -> int:
         return run_full_step(
-            model, parts.backend, block_size, limits, dtype=parts.cache_dtype, device=device, draws=parts.draws
+            model, chosen.backend, block_size, limits, dtype=chosen.cache_dtype, device=device, draws=chosen.draws
         )
 
     def measure_step() -> int:
         step = peak_bytes(full_step, device)
-        if not parts.graphs:
+        if not chosen.graphs:
             return step
         if draft_graphs is not None:
             step += draft_graphs.num_bytes(block_size)
         return step + bytes_of_graphs(
-            model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
-            block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
-            prompt_shapes=shapes_of_steps(parts, limits, model, config.speculative_config),
+            model, chosen.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
+            block_size=block_size, dtype=dtype, device=device, draws=chosen.draws, cache_dtype=chosen.cache_dtype,
+            prompt_shapes=shapes_of_steps(chosen, limits, model, config.speculative_config),
         )  # fmt: skip
 
     cache = config.cache_config
@@ -179,8 +179,8 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
     return dataclasses.replace(limits, max_model_len=longest)
 
 
-def _build_runner(
-    config: EngineConfig, model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, most_rows: int,
+def _make_runner(
+    config: EngineConfig, model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, most_rows: int,
     size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
     proposer: Proposer | None, group: GroupCoordinator | None,
 ) -> ModelRunner:  # fmt: skip
@@ -189,34 +189,34 @@ def _build_runner(
     speculative = config.speculative_config
     rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
     kv_cache = KVCache(  # and the null block
-        model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
+        model, chosen.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=chosen.cache_dtype,
         device=device, groups=size.groups,
     )  # fmt: skip
-    sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=parts.draws)
+    sampling = chosen.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=chosen.draws)
     if device.type == "cuda":
         kv_cache.warm_up(dtype)
         model.model.ops.warm_up(model)
         sampling.warm_up(dtype)
-    shapes = shapes_of_steps(parts, limits, model, speculative)
-    graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device, shapes)
+    shapes = shapes_of_steps(chosen, limits, model, speculative)
+    graphs = record_graphs(model, chosen, most_rows, longest, block_size, dtype, device, shapes)
     leading: Any = model if group is None else LeadingModel(model, group)
     replayed: Any = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
-    return parts.runner(
+    return chosen.runner(
         leading, kv_cache, sampling, replayed, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
         max_model_len=longest, device=device, proposer=proposer, rejects=rejects, group=group,
     )  # fmt: skip
 
 
 def record_graphs(
-    model: DecoderForCausalLM, parts: Components, most_rows: int, longest: int, block_size: int, dtype: torch.dtype,
+    model: DecoderForCausalLM, chosen: Components, most_rows: int, longest: int, block_size: int, dtype: torch.dtype,
     device: torch.device, shapes: Sequence[PromptShape] = (),
 ) -> CudaGraphs | None:  # fmt: skip
-    """All that steps of up to `most_rows` tokens need, and steps of these shapes; None: these parts have none."""
-    if not parts.graphs:
+    """All that steps of up to `most_rows` tokens need, and steps of these shapes; None: these components have none."""
+    if not chosen.graphs:
         return None
     sizes = capture_sizes(most_rows)
     graphs = CudaGraphs(
-        model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws,
+        model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=chosen.draws,
         prompt_shapes=shapes,
     )  # fmt: skip
     logger.info(
@@ -227,10 +227,10 @@ def record_graphs(
 
 
 def shapes_of_steps(
-    parts: Components, limits: SchedulerConfig, model: DecoderForCausalLM, speculative: SpeculativeConfig | None
+    chosen: Components, limits: SchedulerConfig, model: DecoderForCausalLM, speculative: SpeculativeConfig | None
 ) -> list[PromptShape]:
     """Of steps with prompts, or with drafts, that are recorded: none among ranks, nor where attention cannot."""
-    if not parts.graphs or not parts.backend.supports_prompt_graphs or model.model.ops.group is not None:
+    if not chosen.graphs or not chosen.backend.supports_prompt_graphs or model.model.ops.group is not None:
         return []
     from folovllm.attention.kernels.paged_decode import most_queries  # loads Triton
 
@@ -246,11 +246,11 @@ def shapes_of_steps(
 
 
 def _draft_graphs(
-    draft: DecoderForCausalLM | None, parts: Components, limits: SchedulerConfig, most: int, dtype: torch.dtype,
+    draft: DecoderForCausalLM | None, chosen: Components, limits: SchedulerConfig, most: int, dtype: torch.dtype,
     device: torch.device,
 ) -> DraftRecorder | None:  # fmt: skip
     """None: there is none, or its forwards are launched one by one."""
-    if draft is None or not parts.graphs or not (backend := draft_backend(draft, device)).supports_cuda_graphs:
+    if draft is None or not chosen.graphs or not (backend := draft_backend(draft, device)).supports_cuda_graphs:
         return None
-    shapes = shapes_of_steps(dataclasses.replace(parts, backend=backend), limits, draft, None)
+    shapes = shapes_of_steps(dataclasses.replace(chosen, backend=backend), limits, draft, None)
     return DraftRecorder(draft, limits, most, shapes, dtype, device)

@@ -46,27 +46,27 @@ MANY = 600  # programs; a batch of so many is not split (attention/splits.py)
 
 
 def check_kernels(
-    parts: Components, config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+    chosen: Components, config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
 ) -> Components:
-    """`parts`, without the kernels that are wrong on `device`.
+    """`chosen`, without the kernels that are wrong on `device`.
 
     Raises:
         ValueError: a kernel is wrong, and torch does not compute what was asked for.
     """
     if device.type != "cuda" or os.environ.get("FOLOVLLM_CHECK_KERNELS") == "no":
-        return parts
+        return chosen
     generator = torch.Generator().manual_seed(0)
 
     def make(*size: int) -> Tensor:
         return torch.randn(size, generator=generator).to(device, dtype)
 
-    linear = parts.ops.linear
+    linear = chosen.ops.linear
     if isinstance(linear, QuantizedLinears):
         linear = QuantizedLinears(linear.scheme, plain_method, PLAIN)
     else:
         linear = PLAIN
-    plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(linear), draws=False)
-    sizes = config.cache_config.block_size, parts.cache_dtype
+    plain = replace(chosen, backend=chosen.backend.plain or chosen.backend, ops=LayerOps(linear), draws=False)
+    sizes = config.cache_config.block_size, chosen.cache_dtype
     if isinstance(spec, DecoderSpec):
         kinds = dict.fromkeys(map(AttentionExtras, spec.windows or [None]))
     else:
@@ -75,31 +75,31 @@ def check_kernels(
     if isinstance(spec, DecoderSpec):
         cases |= _layer_cases(make, spec, *sizes)
         in_eights = spec.hidden_size % 8 == spec.num_heads * spec.head_size % 8 == 0
-        if getattr(parts.ops, "few_rows", None) is not None and spec.experts is None and in_eights:
+        if getattr(chosen.ops, "few_rows", None) is not None and spec.experts is None and in_eights:
             cases["few_rows"] = _few_rows(make, spec)
     for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
-        if (why := _find_fault(case, parts, plain, TOLERANCE[dtype])) is None:
+        if (why := _find_fault(case, chosen, plain, TOLERANCE[dtype])) is None:
             continue
         why, asked = f"the kernel {kernel!r} {why}", None
         if kernel == "draw":
-            without = replace(parts, draws=False)
-        elif hasattr(parts.ops, kernel):
+            without = replace(chosen, draws=False)
+        elif hasattr(chosen.ops, kernel):
             # Without their kernel, how many rows each expert has must be known on the host.
-            graphs = parts.graphs and kernel != "experts"
+            graphs = chosen.graphs and kernel != "experts"
             torchs: dict[str, Any] = {kernel: getattr(plain.ops, kernel, None)}
-            ops = replace(parts.ops, **torchs)
-            without = replace(parts, ops=ops, graphs=graphs)
+            ops = replace(chosen.ops, **torchs)
+            without = replace(chosen, ops=ops, graphs=graphs)
         else:
-            graphs = parts.graphs and plain.backend.supports_cuda_graphs
-            without = replace(parts, backend=plain.backend, graphs=graphs)
-            asked = "attention_backend" if config.model_config.attention_backend == parts.backend.name else None
+            graphs = chosen.graphs and plain.backend.supports_cuda_graphs
+            without = replace(chosen, backend=plain.backend, graphs=graphs)
+            asked = "attention_backend" if config.model_config.attention_backend == chosen.backend.name else None
         if asked := "batch_invariant" if config.model_config.batch_invariant else asked:
             raise ValueError(f"{asked} cannot be what was asked for on {device}: {why}; leave {asked} out")
-        parts = without
+        chosen = without
         wider = kernel == "linear" and isinstance(linear, QuantizedLinears)
         also = f", and quantised weights take {8 * dtype.itemsize} bits" if wider else ""
         logger.warning("torch takes the place of a kernel, which is slower%s: %s", also, why)
-    return parts
+    return chosen
 
 
 def _find_fault(case: Callable[[Components], Tensor], ours: Components, plain: Components, most: float) -> str | None:
@@ -125,14 +125,14 @@ def _attention_cases(
     slots = (table[position // block_size] * block_size + position % block_size).to(q.device)
     kinds = [each if each.sinks is None else replace(each, sinks=make(heads)) for each in kinds]  # theirs are on meta
 
-    def store(parts: Components) -> Tensor:
-        backend = parts.backend(heads, kv_heads, size, size**-0.5)
+    def store(chosen: Components) -> Tensor:
+        backend = chosen.backend(heads, kv_heads, size, size**-0.5)
         shape = backend.kv_cache_shape(len(table) + 1, block_size)
         cache = torch.zeros(shape, dtype=cache_dtype, device=q.device)
         backend.write(k[:LENGTH], v[:LENGTH], cache, slots)
         return cache
 
-    def attend(new: int, count: int, parts: Components) -> Tensor:
+    def attend(new: int, count: int, chosen: Components) -> Tensor:
         """`count` times `new` queries, each at the end of another part of the sequence."""
         metadata = AttentionMetadata(
             query_start_loc=ints(range(0, new * count + 1, new)),
@@ -143,8 +143,8 @@ def _attention_cases(
             max_seq_len=LENGTH,
             decode_order=ints(range(count)) if new == 1 else None,
         )
-        backends = [parts.backend(heads, kv_heads, size, size**-0.5, each) for each in kinds]
-        return torch.cat([each.forward(q[: new * count], store(parts), metadata) for each in backends])
+        backends = [chosen.backend(heads, kv_heads, size, size**-0.5, each) for each in kinds]
+        return torch.cat([each.forward(q[: new * count], store(chosen), metadata) for each in backends])
 
     middling = max(2, 64 // (heads // kv_heads))  # rows of a tile, see choose_tiles()
     cases = {f"prefill of {new} tokens": partial(attend, new, 2) for new in (middling, LENGTH)}
@@ -165,14 +165,14 @@ def _layer_cases(
     weight = make(spec.hidden_size, spec.hidden_size)
     qk_norm = norm if spec.qk_norm else None
 
-    def rotate(parts: Components) -> Tensor:
+    def rotate(chosen: Components) -> Tensor:
         """q, k and v, and a cache that has k and v, where it keeps them as they are."""
-        backend, heads_of_three = parts.backend(heads, kv_heads, size, size**-0.5), qkv.clone()
+        backend, heads_of_three = chosen.backend(heads, kv_heads, size, size**-0.5), qkv.clone()
         if not backend.stores_as_is:
-            return torch.cat(parts.ops.norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads), 1)
+            return torch.cat(chosen.ops.norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads), 1)
         cache = torch.zeros(backend.kv_cache_shape(4, block_size), dtype=cache_dtype, device=x.device)
         slots = torch.arange(3, 0, -1, device=x.device) * block_size
-        computes: Any = parts.ops.norm_rotary
+        computes: Any = chosen.ops.norm_rotary
         if computes is LayerOps().norm_rotary:
             q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads)
             backend.write(k, v, cache, slots)
@@ -180,15 +180,15 @@ def _layer_cases(
             q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads, cache, slots)
         return torch.cat([q.flatten(), k.flatten(), v.flatten(), cache.flatten()])
 
-    def decode(parts: Components) -> Tensor:
+    def decode(chosen: Components) -> Tensor:
         """Second tokens of three sequences, whose first keys are zeros, and what is in the cache then."""
-        heads_of_three, backend = qkv.clone(), cast(Any, parts.backend(heads, kv_heads, size, size**-0.5))
+        heads_of_three, backend = qkv.clone(), cast(Any, chosen.backend(heads, kv_heads, size, size**-0.5))
         tables = torch.arange(1, 7, dtype=torch.int32, device=x.device).view(3, 2)
         slots = tables[:, 1 // block_size].long() * block_size + 1 % block_size
         starts = torch.arange(4, dtype=torch.int32, device=x.device)
         metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, 1, 2)
         cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=x.device)
-        if getattr(parts.ops, "fuses_decode", None) and backend.stores_as_is and backend.supports_fused_decode:
+        if getattr(chosen.ops, "fuses_decode", None) and backend.stores_as_is and backend.supports_fused_decode:
             fused = FusedRope(norm.weight if spec.qk_norm else None, eps, rotary[0], rotary[1], slots)
             out = backend.fused_forward(heads_of_three[:, :heads], cache, metadata, fused)
         else:
@@ -197,9 +197,9 @@ def _layer_cases(
             out = backend.forward(q, cache, metadata)
         return torch.cat([out.flatten(), cache.flatten()])
 
-    def multiply(parts: Components) -> Tensor:
+    def multiply(chosen: Components) -> Tensor:
         """As it is, and by a weight that is rounded, in each of the ways in which few and many rows are multiplied."""
-        method = parts.ops.linear
+        method = chosen.ops.linear
         if not isinstance(method, QuantizedLinears):
             return method.apply(layer, x)
         made = method.method(replace(method.scheme, format="plain"), "a small weight")
@@ -210,12 +210,12 @@ def _layer_cases(
         outs = [method.plain.apply(layer, x), *(rounded(x.repeat(times, 1)) for times in (1, 8, 13, 86))]
         return torch.cat([out.flatten() for out in outs])
 
-    def mix(parts: Components) -> Tensor:
+    def mix(chosen: Components) -> Tensor:
         """40 rows, few and many of them of an expert."""
         assert spec.experts is not None
         one, few = replace(spec, intermediate_size=spec.experts.size), min(4, spec.experts.num_experts)
         with x.device, default_dtype(x.dtype):
-            experts = parts.ops.experts(few, lambda number: MLP(one, LayerOps(), ""))
+            experts = chosen.ops.experts(few, lambda number: MLP(one, LayerOps(), ""))
         for weight, numbers in zip(experts.parameters(), middles, strict=False):
             weight.copy_(numbers.view(weight.shape))
         logits = torch.arange(40 * few, device=x.device).view(40, few) % (few + 3) * 1.0
@@ -223,11 +223,11 @@ def _layer_cases(
 
     cases: dict[str, Callable[[Components], Tensor]] = {
         "linear": multiply,
-        "rms_norm": lambda parts: torch.cat(
-            [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
+        "rms_norm": lambda chosen: torch.cat(
+            [chosen.ops.rms_norm(x, None, rows[0], eps)[0], *chosen.ops.rms_norm(x, residual.clone(), rows[0], eps)]
         ),
         "norm_rotary": rotate,
-        "silu_mul": lambda parts: parts.ops.silu_mul(gate_up),
+        "silu_mul": lambda chosen: chosen.ops.silu_mul(gate_up),
         "fuses_decode": decode,
     }
     if spec.experts is not None:
@@ -243,8 +243,8 @@ def _few_rows(make: Callable[..., Tensor], spec: DecoderSpec) -> Callable[[Compo
     norm = RMSNorm(hidden, spec.rms_norm_eps)
     norm.weight = nn.Parameter(make(hidden), requires_grad=False)
 
-    def multiply(parts: Components) -> Tensor:
-        kernel = getattr(parts.ops, "few_rows", None)
+    def multiply(chosen: Components) -> Tensor:
+        kernel = getattr(chosen.ops, "few_rows", None)
         if kernel is None:
             gated, added = silu_mul(F.linear(norm(x)[0], gate_up)), x + F.linear(attended, o)
         else:
@@ -254,10 +254,10 @@ def _few_rows(make: Callable[..., Tensor], spec: DecoderSpec) -> Callable[[Compo
     return multiply
 
 
-def _draw(make: Callable[..., Tensor], vocab_size: int, parts: Components) -> Tensor:
+def _draw(make: Callable[..., Tensor], vocab_size: int, chosen: Components) -> Tensor:
     """Draws of which it is known how they end: 1 for each that ends so."""
     logits = make(4, vocab_size)
-    if not parts.draws:
+    if not chosen.draws:
         return torch.ones(4, device=logits.device)
     logits[:2, -1], logits[2] = 1000.0, 0.0
     wanted = [SamplingParams(temperature=0), SamplingParams(), SamplingParams(), SamplingParams(top_k=2, top_p=0.999)]

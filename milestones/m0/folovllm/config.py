@@ -46,7 +46,7 @@ class ModelConfig:
     """Which model, and how to load it.
 
     `model` is the name of the embedded model, a local Hugging Face folder, or a hub id; `tokenizer` is the
-    same unless given. `dtype` "auto" and `device` None are decided in model_loader.py, which says why.
+    same unless given. `dtype` "auto" and `device` None are decided in model_loader/, which says why.
     `load_format` "dummy" fills random weights of the configuration's shape, to measure speed without a
     download. `seed` is for those and for unseeded draws.
     """

@@ -70,8 +70,8 @@ def start_ranks(
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     if size == 1:
         return None
-    parts = choose_components(config, hf_config, dtype, device)
-    shard_of(decoder_spec(hf_config), parts.ops.linear, 0, size)
+    chosen = choose_components(config, hf_config, dtype, device)
+    shard_of(decoder_spec(hf_config), chosen.ops.linear, 0, size)
     facts = facts_of(config)
     if "RANK" in os.environ:
         rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -147,21 +147,21 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     model_config, speculative, link = config.model_config, config.speculative_config, group.links[0]
     dtype, longest, seed = resolve_dtype(model_config, hf_config, device), model_config.max_model_len, model_config.seed
     limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-    parts = replace(choose_components(config, hf_config, dtype, device), draws=False)
-    model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=parts.ops, group=group)
+    chosen = replace(choose_components(config, hf_config, dtype, device), draws=False)
+    model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=chosen.ops, group=group)
     most_rows = limits.max_num_seqs * (1 + (speculative.num_speculative_tokens if speculative else 0))
-    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
-    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
+    token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
+    size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device)
     link.send([size.num_blocks, size.num_swap_blocks])
     num_blocks, num_swap_blocks = link.receive()
     kv_cache = KVCache(
-        model, parts.backend, num_blocks=num_blocks + 1, block_size=size.block_size, dtype=parts.cache_dtype,
+        model, chosen.backend, num_blocks=num_blocks + 1, block_size=size.block_size, dtype=chosen.cache_dtype,
         device=device,
     )  # fmt: skip
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
     longest = min(longest, num_blocks * size.block_size)
-    graphs = record_graphs(model, parts, most_rows, longest, size.block_size, dtype, device)
+    graphs = record_graphs(model, chosen, most_rows, longest, size.block_size, dtype, device)
     return Follower(model, make_mover(kv_cache, num_swap_blocks, device), graphs, group, device)
 
 

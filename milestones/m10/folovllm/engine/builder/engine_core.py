@@ -53,29 +53,29 @@ def build_engine_core(
             undo.callback(group.close)
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, device.type)
-        parts = choose_components(config, hf_config, dtype, device)
-        core = _build(config, hf_config, dtype, device, eos_token_ids, limits, parts, group)
+        chosen = choose_components(config, hf_config, dtype, device)
+        core = _build(config, hf_config, dtype, device, eos_token_ids, limits, chosen, group)
         undo.pop_all()
         return core
 
 
 def _build(
     config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
-    limits: SchedulerConfig, parts: Components, group: GroupCoordinator | None,
+    limits: SchedulerConfig, chosen: Components, group: GroupCoordinator | None,
 ) -> EngineCore:  # fmt: skip
     model_config, cache_config = config.model_config, config.cache_config
     weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     longest, seed = model_config.max_model_len, model_config.seed
-    model = build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=parts.ops, group=group)
+    model = build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=chosen.ops, group=group)
     vocab_size = model.decoder_spec.vocab_size
     draft = load_draft_model(config, vocab_size, dtype, device)
-    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+    token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
     if draft is not None:
         token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
     speculative = config.speculative_config
     most = 0 if speculative is None else speculative.num_speculative_tokens
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
-    size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
+    size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device)
     if group is not None:
         fewest = group.fewest([size.num_blocks, size.num_swap_blocks])
         size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1])
@@ -85,7 +85,7 @@ def _build(
         enable_prefix_caching=cache_config.enable_prefix_caching,
     )  # fmt: skip
     proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
-    runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
+    runner = _make_runner(config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     draft_length = None
     if proposer is not None:
@@ -102,7 +102,7 @@ def _build(
 
 
 def size_cache(
-    config: EngineConfig, model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, most_rows: int,
+    config: EngineConfig, model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, most_rows: int,
     token_bytes: int, dtype: torch.dtype, device: torch.device,
 ) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
@@ -110,16 +110,16 @@ def size_cache(
 
     def full_step() -> int:
         return run_full_step(
-            model, parts.backend, block_size, limits, dtype=parts.cache_dtype, device=device, draws=parts.draws
+            model, chosen.backend, block_size, limits, dtype=chosen.cache_dtype, device=device, draws=chosen.draws
         )
 
     def measure_step() -> int:
         step = peak_bytes(full_step, device)
-        if not parts.graphs:
+        if not chosen.graphs:
             return step
         return step + bytes_of_graphs(
-            model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
-            block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
+            model, chosen.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
+            block_size=block_size, dtype=dtype, device=device, draws=chosen.draws, cache_dtype=chosen.cache_dtype,
         )  # fmt: skip
 
     sharing = config.parallel_config.tensor_parallel_size
@@ -139,8 +139,8 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
     return dataclasses.replace(limits, max_model_len=longest)
 
 
-def _build_runner(
-    config: EngineConfig, model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, most_rows: int,
+def _make_runner(
+    config: EngineConfig, model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, most_rows: int,
     size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
     proposer: Proposer | None, group: GroupCoordinator | None,
 ) -> ModelRunner:  # fmt: skip
@@ -149,14 +149,14 @@ def _build_runner(
     speculative = config.speculative_config
     rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
     kv_cache = KVCache(  # and the null block
-        model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
+        model, chosen.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=chosen.cache_dtype,
         device=device,
     )  # fmt: skip
-    sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=parts.draws)
+    sampling = chosen.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=chosen.draws)
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
-    graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device)
+    graphs = record_graphs(model, chosen, most_rows, longest, block_size, dtype, device)
     leading: Any = model if group is None else LeadingModel(model, group)
     replayed: Any = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
     return ModelRunner(
@@ -166,15 +166,15 @@ def _build_runner(
 
 
 def record_graphs(
-    model: DecoderForCausalLM, parts: Components, most_rows: int, longest: int, block_size: int, dtype: torch.dtype,
+    model: DecoderForCausalLM, chosen: Components, most_rows: int, longest: int, block_size: int, dtype: torch.dtype,
     device: torch.device,
 ) -> CudaGraphs | None:  # fmt: skip
-    """All that steps of up to `most_rows` tokens need; None: these parts have none."""
-    if not parts.graphs:
+    """All that steps of up to `most_rows` tokens need; None: these components have none."""
+    if not chosen.graphs:
         return None
     sizes = capture_sizes(most_rows)
     graphs = CudaGraphs(
-        model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
+        model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=chosen.draws
     )
     logger.info("CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30)
     return graphs

@@ -44,17 +44,17 @@ def build_engine_core(
     with current_device(device):
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-        parts = choose_components(config, hf_config, dtype, device)
+        chosen = choose_components(config, hf_config, dtype, device)
         weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-        model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
-        size = _size_cache(config, model, parts, limits, dtype, device)
+        model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=chosen.ops)
+        size = _size_cache(config, model, chosen, limits, dtype, device)
         limits = _within_cache(limits, size)
         kv = KVCacheManager(
             size.num_blocks, size.block_size, size.num_swap_blocks,
             enable_prefix_caching=cache_config.enable_prefix_caching,
         )  # fmt: skip
         scheduler = Scheduler(limits, kv, eos_token_ids)
-        runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids)
+        runner = _make_runner(model, chosen, limits, size, dtype, device, eos_token_ids)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
         dataclasses.replace(cache_config, num_kv_blocks=size.num_blocks),
@@ -65,7 +65,7 @@ def build_engine_core(
 
 
 def _size_cache(
-    config: EngineConfig, model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, dtype: torch.dtype,
+    config: EngineConfig, model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, dtype: torch.dtype,
     device: torch.device,
 ) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
@@ -73,19 +73,19 @@ def _size_cache(
 
     def full_step() -> int:
         return run_full_step(
-            model, parts.backend, block_size, limits, dtype=parts.cache_dtype, device=device, draws=parts.draws
+            model, chosen.backend, block_size, limits, dtype=chosen.cache_dtype, device=device, draws=chosen.draws
         )
 
     def measure_step() -> int:
         step = peak_bytes(full_step, device)
-        if not parts.graphs:
+        if not chosen.graphs:
             return step
         return step + bytes_of_graphs(
-            model, parts.backend, capture_sizes(limits.max_num_seqs), max_model_len=limits.max_model_len,
-            block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
+            model, chosen.backend, capture_sizes(limits.max_num_seqs), max_model_len=limits.max_model_len,
+            block_size=block_size, dtype=dtype, device=device, draws=chosen.draws, cache_dtype=chosen.cache_dtype,
         )  # fmt: skip
 
-    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+    token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
     size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step)
     logger.info("KV cache: %s", size)
     return size
@@ -102,25 +102,25 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
     return dataclasses.replace(limits, max_model_len=longest)
 
 
-def _build_runner(
-    model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, size: CacheSize, dtype: torch.dtype,
+def _make_runner(
+    model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, size: CacheSize, dtype: torch.dtype,
     device: torch.device, eos_token_ids: frozenset[int],
 ) -> ModelRunner:  # fmt: skip
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
     kv_cache = KVCache(  # and the null block
-        model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
+        model, chosen.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=chosen.cache_dtype,
         device=device,
     )  # fmt: skip
-    sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=parts.draws)
+    sampling = chosen.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=chosen.draws)
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
     graphs = None
-    if parts.graphs:
+    if chosen.graphs:
         sizes = capture_sizes(limits.max_num_seqs)
         graphs = CudaGraphs(
-            model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
+            model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=chosen.draws
         )
         logger.info(
             "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30

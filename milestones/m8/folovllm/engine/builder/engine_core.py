@@ -47,25 +47,25 @@ def build_engine_core(
     with current_device(device):
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-        parts = choose_components(config, hf_config, dtype, device)
+        chosen = choose_components(config, hf_config, dtype, device)
         weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-        model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
+        model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=chosen.ops)
         vocab_size = model.decoder_spec.vocab_size
         draft = load_draft_model(config, vocab_size, dtype, device)
-        token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+        token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
         if draft is not None:
             token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
         speculative = config.speculative_config
         most = 0 if speculative is None else speculative.num_speculative_tokens
         most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
-        size = _size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
+        size = _size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device)
         limits = _within_cache(limits, size)
         kv = KVCacheManager(
             size.num_blocks, size.block_size, size.num_swap_blocks,
             enable_prefix_caching=cache_config.enable_prefix_caching,
         )  # fmt: skip
         proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
-        runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
+        runner = _make_runner(config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
         run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
         draft_length = None
         if proposer is not None:
@@ -81,7 +81,7 @@ def build_engine_core(
 
 
 def _size_cache(
-    config: EngineConfig, model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, most_rows: int,
+    config: EngineConfig, model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, most_rows: int,
     token_bytes: int, dtype: torch.dtype, device: torch.device,
 ) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
@@ -89,16 +89,16 @@ def _size_cache(
 
     def full_step() -> int:
         return run_full_step(
-            model, parts.backend, block_size, limits, dtype=parts.cache_dtype, device=device, draws=parts.draws
+            model, chosen.backend, block_size, limits, dtype=chosen.cache_dtype, device=device, draws=chosen.draws
         )
 
     def measure_step() -> int:
         step = peak_bytes(full_step, device)
-        if not parts.graphs:
+        if not chosen.graphs:
             return step
         return step + bytes_of_graphs(
-            model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
-            block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
+            model, chosen.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
+            block_size=block_size, dtype=dtype, device=device, draws=chosen.draws, cache_dtype=chosen.cache_dtype,
         )  # fmt: skip
 
     size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step)
@@ -117,8 +117,8 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
     return dataclasses.replace(limits, max_model_len=longest)
 
 
-def _build_runner(
-    config: EngineConfig, model: DecoderForCausalLM, parts: Components, limits: SchedulerConfig, most_rows: int,
+def _make_runner(
+    config: EngineConfig, model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, most_rows: int,
     size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
     proposer: Proposer | None,
 ) -> ModelRunner:  # fmt: skip
@@ -127,18 +127,18 @@ def _build_runner(
     speculative = config.speculative_config
     rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
     kv_cache = KVCache(  # and the null block
-        model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
+        model, chosen.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=chosen.cache_dtype,
         device=device,
     )  # fmt: skip
-    sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=parts.draws)
+    sampling = chosen.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=chosen.draws)
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
     graphs = None
-    if parts.graphs:
+    if chosen.graphs:
         sizes = capture_sizes(most_rows)
         graphs = CudaGraphs(
-            model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
+            model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=chosen.draws
         )
         logger.info(
             "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30
