@@ -16,7 +16,7 @@ from rich.table import Table
 
 from folovllm import LLM, SamplingParams
 from folovllm.tracing.attach import TraceFile
-from folovllm.tracing.records import Trace, read_trace, rows_of
+from folovllm.tracing.reader import Trace, read_trace, rows_of
 
 # 32 tokens, which fill two blocks of 16; and one of 70.
 CAT = (

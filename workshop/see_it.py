@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 from folovllm.tracing.lanes import Lane, lanes_of
-from folovllm.tracing.records import Trace, blocks_of, rows_of
+from folovllm.tracing.reader import Trace, blocks_of, rows_of
 
 ROOT = Path(__file__).parents[1]
 WIDTH, LEFT, LANE, MAP_STEP = 860, 92, 30, 13

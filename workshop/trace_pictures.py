@@ -20,7 +20,7 @@ from pathlib import Path
 
 from folovllm.tracing.lanes import Lane, bounds, lanes_of
 from folovllm.tracing.page import make_page
-from folovllm.tracing.records import Trace, blocks_of, read_trace, rows_of
+from folovllm.tracing.reader import Trace, blocks_of, read_trace, rows_of
 from milestones.site.source import ROOT
 from workshop.figure_card import (
     ACCENT,

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from folovllm.tracing.records import Row, Step, Trace, rows_of
+from folovllm.tracing.reader import Row, Trace, rows_of
+from folovllm.tracing.records import Step
 
 KINDS = ("waiting", "prefill", "decode", "idle", "preempted", "swapped")
 

@@ -24,7 +24,7 @@ from itertools import zip_longest
 from typing import Any
 
 from folovllm.tracing.lanes import KINDS, Lane, lanes_of
-from folovllm.tracing.records import Trace, blocks_of, num_drawn, rows_of
+from folovllm.tracing.reader import Trace, blocks_of, num_drawn, rows_of
 from folovllm.tracing.summary import Latency, latencies, percentile, prefilled
 
 SCRIPTS = ("data", "words", "paint", "timeline", "charts", "blocks", "texts", "latencies", "main")

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from folovllm.tracing.lanes import lanes_of
-from folovllm.tracing.records import PARTS, Step, Trace, num_drawn
+from folovllm.tracing.reader import Trace, num_drawn
+from folovllm.tracing.records import PARTS, Step
 from folovllm.tracing.summary import prefilled
 
 ENGINE, SEQUENCES = 1, 2

@@ -14,7 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 from folovllm.tracing.lanes import lanes_of
-from folovllm.tracing.records import Row, Step, Trace, num_drawn, rows_of
+from folovllm.tracing.reader import Row, Trace, num_drawn, rows_of
+from folovllm.tracing.records import Step
 
 
 @dataclass(slots=True)

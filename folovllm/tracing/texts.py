@@ -16,7 +16,8 @@ from typing import Any
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.tracing.page import Said, Texts
-from folovllm.tracing.records import Arrival, Trace, num_drawn, rows_of
+from folovllm.tracing.reader import Trace, num_drawn, rows_of
+from folovllm.tracing.records import Arrival
 
 MOST_TOKENS = 200_000
 """Of a trace with more, a page shows no texts: it would be too large for a browser."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from folovllm.bench.command import BENCHES
-from folovllm.tracing.records import read_trace
+from folovllm.tracing.reader import read_trace
 from tests.bench.support import report, run
 from tests.helpers import make_hf_folder
 from workshop.bench.__main__ import MAKERS, build_parser

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from folovllm.tracing.page import make_page
-from folovllm.tracing.records import read_trace
+from folovllm.tracing.reader import read_trace
 from tests.browser.chromium import Chromium
 from tests.tracing.support import Simulated
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from folovllm.tracing.page import make_page
-from folovllm.tracing.records import read_trace
+from folovllm.tracing.reader import read_trace
 from folovllm.tracing.texts import texts_of
 from tests.browser.chromium import Chromium, find_chromium
 from tests.tracing.support import Simulated

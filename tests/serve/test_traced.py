@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from folovllm.entrypoints.cli.main import main
-from folovllm.tracing.records import Trace, num_drawn, read_trace
+from folovllm.tracing.reader import Trace, num_drawn, read_trace
 from tests.serve.support import program
 
 SECRET = "a private prompt"

@@ -16,7 +16,8 @@ from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import Tracer, make_header
-from folovllm.tracing.records import Step, rows_of
+from folovllm.tracing.reader import rows_of
+from folovllm.tracing.records import Step
 from folovllm.tracing.writer import TraceWriter
 
 BLOCK_SIZE = 16

@@ -16,7 +16,7 @@ from folovllm.entrypoints.cli.main import main
 from folovllm.entrypoints.cli.watch import FINDABLE, FREE, OWNED, SHARED, Watcher
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.page import make_page
-from folovllm.tracing.records import read_trace
+from folovllm.tracing.reader import read_trace
 from tests.m6.support import caching_engine
 from tests.tracing.support import Simulated
 

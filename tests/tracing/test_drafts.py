@@ -15,7 +15,7 @@ from folovllm.spec_decode.metrics import SpecDecodingStats
 from folovllm.tracing.attach import attach
 from folovllm.tracing.lanes import lanes_of
 from folovllm.tracing.page import page_data
-from folovllm.tracing.records import blocks_of, read_trace, rows_of
+from folovllm.tracing.reader import blocks_of, read_trace, rows_of
 from folovllm.tracing.summary import latencies, summarize
 from folovllm.tracing.writer import TraceWriter
 from tests.m6.support import caching_engine

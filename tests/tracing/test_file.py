@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from folovllm.tracing.attach import TraceFile
-from folovllm.tracing.records import TraceFormatError, read_trace
+from folovllm.tracing.reader import TraceFormatError, read_trace
 from folovllm.tracing.writer import TraceWriter
 from tests.tracing.support import Simulated
 

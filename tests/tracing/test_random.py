@@ -10,7 +10,7 @@ import pytest
 
 from folovllm.tracing.lanes import lanes_of
 from folovllm.tracing.perfetto import events
-from folovllm.tracing.records import blocks_of, read_trace
+from folovllm.tracing.reader import blocks_of, read_trace
 from tests.m6.support import caching_engine
 from tests.tracing.support import Books, Simulated, check_step
 from tests.tracing.test_records import SAMPLED, run_engine

@@ -15,7 +15,7 @@ from folovllm.tracing.attach import TraceFile, attach
 from folovllm.tracing.lanes import lanes_of
 from folovllm.tracing.nvtx import attach_nvtx
 from folovllm.tracing.page import page_data
-from folovllm.tracing.records import Trace, blocks_of, num_drawn, read_trace, rows_of
+from folovllm.tracing.reader import Trace, blocks_of, num_drawn, read_trace, rows_of
 from folovllm.tracing.summary import latencies, summarize, when_drawn
 from folovllm.tracing.writer import TraceWriter
 from tests.m6.support import caching_engine

@@ -12,7 +12,7 @@ from folovllm import LLM, SamplingParams
 from folovllm.entrypoints.cli.main import main
 from folovllm.tracing.attach import TraceFile
 from folovllm.tracing.page import make_page
-from folovllm.tracing.records import read_trace
+from folovllm.tracing.reader import read_trace
 from folovllm.tracing.texts import NoTextsError, find_tokenizer, texts_of
 from tests.tracing.support import Simulated
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from folovllm.tracing.records import read_trace
+from folovllm.tracing.reader import read_trace
 from folovllm.tracing.writer import TraceWriter
 from tests.tracing.support import Simulated
 

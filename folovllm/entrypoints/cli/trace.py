@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from folovllm.tracing.page import Texts
-    from folovllm.tracing.records import Trace
+    from folovllm.tracing.reader import Trace
 
 
 def add_parser(commands: Any) -> None:
@@ -49,7 +49,7 @@ def run_view(args: argparse.Namespace) -> int:
     _check_target(output, args.files)
 
     from folovllm.tracing.page import make_page
-    from folovllm.tracing.records import read_trace
+    from folovllm.tracing.reader import read_trace
     from folovllm.utils.named_files import writing
 
     if args.no_texts and args.tokenizer:
@@ -80,7 +80,7 @@ def run_export(args: argparse.Namespace) -> int:
     _check_target(output, [args.file])
 
     from folovllm.tracing.perfetto import write_perfetto
-    from folovllm.tracing.records import read_trace
+    from folovllm.tracing.reader import read_trace
     from folovllm.utils.named_files import writing
 
     trace = read_trace(args.file)
@@ -93,7 +93,7 @@ def run_export(args: argparse.Namespace) -> int:
 def run_info(args: argparse.Namespace) -> int:
     import json
 
-    from folovllm.tracing.records import read_trace
+    from folovllm.tracing.reader import read_trace
     from folovllm.tracing.summary import summarize
 
     summary = summarize(read_trace(args.file))
