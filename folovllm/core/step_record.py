@@ -32,7 +32,7 @@ class StepRecord:
     preempted: list[tuple[Sequence, SequenceStatus]] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)
     branched: list[tuple[Sequence, Sequence]] = field(default_factory=list)  # (parent, child) of beams
-    changed: list[Sequence] = field(default_factory=list)
+    changed: list[Sequence] = field(default_factory=list)  # gave blocks back after the step before
     output: SchedulerOutput = field(default_factory=SchedulerOutput)
     num_computed_tokens: list[int] = field(default_factory=list)  # of output.rows, before the step
     tables: dict[Sequence, list[int]] = field(default_factory=dict)  # that are new or changed

@@ -72,7 +72,7 @@ class EngineCore:
         self.clock: Callable[[], float] = time.time
         self.listeners: list[Listener] = []
         self._records: list[StepRecord | None] = []  # of the steps in flight
-        self._over: StepRecord | None = None  # whose tokens have been taken in
+        self._over: StepRecord | None = None  # of the step whose tokens have been taken in
         self._taking_part: list[Sequence] = []
         self._fault: Exception | None = None  # of the device, from which it does not recover
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival

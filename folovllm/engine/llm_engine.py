@@ -38,7 +38,7 @@ from folovllm.vllm_names import KnowsVLLM
 class LLMEngine(KnowsVLLM):
     """LLMEngine(engine_config) or LLMEngine(model_config, cache_config, scheduler_config).
 
-    choose: another one than choose_components() can change what that returns.
+    choose: called in place of choose_components(), to change what that returns.
     """
 
     def __init__(

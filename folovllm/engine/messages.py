@@ -3,7 +3,7 @@
     client  ── EngineCoreRequest: token ids, parameters ──▶  core
             ◀── EngineCoreOutputs: the new token ids of a step ──
 
-There is no text in either: the client makes tokens of it, and text of tokens.
+The core computes with token ids: the client makes them of text, and text of them. A prompt's text is there for traces.
 
 vLLM: v1/engine/__init__.py
 """
@@ -25,8 +25,8 @@ from folovllm.sampling_params import SamplingParams
 from folovllm.worker.model_runner_output import LogprobsRow
 
 Key = int | str
-"""By which a client knows a request of its own. An id may be used again while messages about the request that had it
-before are on their way, so that it is a number where messages travel."""
+"""A client's name for a request. Where messages travel it is a number, and not the request's id: that may be used again
+while messages about the request that had it before are still on their way."""
 
 
 class EngineCoreRequestType(Enum):
@@ -90,9 +90,9 @@ class SchedulerStats:
 
 @dataclass(slots=True)
 class EngineCoreOutputs:
-    """What came of a step. `failures`: what ended requests by itself. Of a prompt, the log-probabilities of its tokens
-    but the first come once, and so do statistics: how many of its tokens were cached, and when the first step began
-    that it took part in, in seconds of time.time()."""
+    """What came of a step. `failures`: the errors that ended requests. The next two come once a request.
+    `prefill_stats`: how many tokens of its prompt were cached, and when its first step began, in seconds of
+    time.time(). `prompt_logprobs`: of each token of the prompt but the first."""
 
     outputs: list[EngineCoreOutput] = field(default_factory=list)
     failures: dict[Key, Exception] = field(default_factory=dict)

@@ -41,7 +41,7 @@ class SequenceState:
         self.made: CompletionOutput | None = None  # as it has been since the newest token
         self._num_read = 0  # tokens that `text` was made of; counted where there are no stop strings
         self._detokenizer: IncrementalDetokenizer | None = None
-        """None also where `text` has all tokens, and an incomplete character at its end."""
+        """None also once `text` has all tokens, down to an incomplete character at its end."""
         if decoder is not None and params.detokenize:
             self._detokenizer = IncrementalDetokenizer(
                 decoder, prompt_token_ids, skip_special_tokens=params.skip_special_tokens

@@ -1,5 +1,5 @@
-"""The life of the ranks: rank 0 has the others started and sees that they are what it is; each of them builds its part
-of the model, then repeats what rank 0's does until that has gone.
+"""The life of the ranks: rank 0 starts the others and checks that they match it; each of them builds its part of the
+model, then repeats what rank 0's does until that has gone.
 
     python -m folovllm.engine.ranks          a rank that rank 0 has started
     torchrun --nproc-per-node 2 program.py   LLM(tensor_parallel_size=2) is the engine in rank 0, and in rank 1 this

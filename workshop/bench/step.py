@@ -3,7 +3,7 @@
     schedule ─▶ prepare ─▶ forward ─▶ sampling ─▶ prepare (tokens into the batch) ─▶ update ─▶ outputs
     └──────host──────┘     └──── the model ────┘  └───────────────────host──────────────────────────┘
 
-The model is the one that ships here, and all sequences decode. The engine reports when it comes to the next part; what
+The model is the one that ships here, and all sequences decode. The engine's records say when each part began; what
 computes the model and draws is given to it with a clock. What else it does to launch a step is "prepare". Whatever of a
 step is not the model's counts as the host's, also waiting for its tokens ("other").
 

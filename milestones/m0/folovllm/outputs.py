@@ -1,7 +1,7 @@
 """What comes back from the engine: one RequestOutput per request, one CompletionOutput per sequence.
 
 Plain data. `LLM.generate` returns them whole; while streaming, `text`, `token_ids` and `logprobs` hold
-only what is fresh since the one before.
+only what is new since the one before.
 
 vLLM: vllm/outputs.py
 """

@@ -101,9 +101,7 @@ class LLMEngine:
         if not self.requests:
             return []
         request = next(iter(self.requests.values()))
-        for seq in request.sequences.values():
-            if not seq.is_finished():
-                break
+        seq = next(seq for seq in request.sequences.values() if not seq.is_finished())
         if seq.status is SequenceStatus.WAITING:
             seq.transition(SequenceStatus.RUNNING)
         try:

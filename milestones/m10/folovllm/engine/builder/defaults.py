@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from folovllm.config import EMBEDDED_MODEL, EngineConfig
+from folovllm.config import EngineConfig
 
 DEFAULTS: dict[str, Any] = {"enable_chunked_prefill": True, "enable_prefix_caching": True}
 
@@ -20,4 +20,4 @@ def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:
     Raises:
         TypeError: an unknown keyword. ValueError: a value out of its range.
     """
-    return EngineConfig.from_kwargs(model=EMBEDDED_MODEL if model is None else model, **{**DEFAULTS, **kwargs})
+    return EngineConfig.from_kwargs(model=model, **{**DEFAULTS, **kwargs})
