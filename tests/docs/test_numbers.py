@@ -15,7 +15,7 @@ import pytest
 from folovllm.attention import splits
 from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
 from folovllm.engine.builder.budgets import DEFAULT_CHUNKED_TOKENS
-from folovllm.engine.busy_loop import LONGEST_REST
+from folovllm.engine.pacing import LONGEST_REST
 from folovllm.sample.filters import NARROW_WIDTH
 from folovllm.sampling_params import SamplingParams
 from folovllm.serving import routing
