@@ -54,7 +54,7 @@ class ModelConfig:
     dtype: auto, float32, bfloat16 or float16; auto: the checkpoint's own where this machine is fast with it
     max_model_len: longest prompt and output together, in tokens (default: the model's own)
     seed: the same seed draws the same text
-    device: cpu, cuda or cuda:<index> (default: cuda where torch finds a GPU, else cpu)
+    device: cpu, cuda or cuda:N (default: cuda where torch finds a GPU, else cpu)
     load_format: auto, or dummy: random weights of the model's shape
     model_impl: folovllm: our decoder; transformers: its own code, with our attention; auto: ours where it can be
     skip_tokenizer_init: load no tokenizer: prompts are token ids, and there is no text
