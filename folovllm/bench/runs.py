@@ -63,7 +63,7 @@ class Run(list[Step]):
 def make_engine(
     model: BenchModel, dtype: str, device: str | None, *, choose: Callable[..., Components] = choose_components,
     **options: Any,
-) -> LLMEngine:
+) -> LLMEngine:  # fmt: skip
     """choose: LLMEngine's. options: more of its settings, by their names; there is no text by default."""
     options = {"load_format": model.load_format, "skip_tokenizer_init": True, **options}
     engine = LLMEngine(config_for_llm(model.path, dtype=dtype, device=device, **options), choose=choose)
