@@ -171,6 +171,23 @@ def test_a_stop_string_may_be_found_in_a_sequence_that_was_preempted_meanwhile(
     assert list(reasons.values()) == ["length"] * 5
 
 
+def test_an_id_that_comes_again_at_once_has_a_lane_each_time(text_model_folder, tmp_path) -> None:
+    engine = caching_engine(text_model_folder)
+    traced = attach(engine, TraceWriter(tmp_path / "run.gz"))
+    for num_steps in (9, 9, 1, 0, 9):
+        engine.abort_request("a")
+        engine.add_request("a", [1, 2], SamplingParams(max_tokens=3, temperature=0))
+        for _ in range(num_steps):
+            engine.step()
+    traced.close()
+    trace = read_trace(tmp_path / "run.gz")
+    lanes = [(lane.reason, lane.ended_at, len(lane.segments)) for lane in lanes_of(trace)]
+    assert lanes == [("length", 2, 2), ("length", 5, 2), ("abort", 6, 1), ("abort", 6, 0), ("length", 9, 2)]
+    news = page_data(trace)["news"]
+    assert [(each["left"]) for each in news if "left" in each] == [[(2, "abort"), (3, "abort")]]
+    assert [(each["ended"]) for each in news if "ended" in each] == [[(0, "length")], [(1, "length")], [(4, "length")]]
+
+
 def test_a_failed_step_starts_over_in_the_trace_too(text_model_folder, tmp_path) -> None:
     engine = caching_engine(text_model_folder, block_size=4)
     traced = attach(engine, TraceWriter(tmp_path / "run.gz"))
