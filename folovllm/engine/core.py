@@ -112,8 +112,8 @@ class EngineCore:
             return
         if index is None:
             self.scheduler.abort(request)
-        else:
-            self._finish(request, request.sequences[f"{request_id}-{index}"], SequenceStatus.FINISHED_STOPPED)
+        elif not (seq := request.sequences[f"{request_id}-{index}"]).is_finished():
+            self._finish(request, seq, SequenceStatus.FINISHED_STOPPED)
         self._forget_finished(request)
 
     def stats(self) -> EngineStats:
@@ -219,9 +219,10 @@ class EngineCore:
         return len(rows)
 
     def _finish(self, request: Request, seq: Sequence, status: SequenceStatus) -> None:
-        self.scheduler.finish(request, seq, status)
+        was_preempted = seq.status is not SequenceStatus.RUNNING  # in a step after that of its stop string
+        self.scheduler.finish(request, seq, SequenceStatus.FINISHED_ABORTED if was_preempted else status)
         if (record := self._over or self.scheduler.record) is not None:  # a stop string is found behind the step
-            record.ended.append((seq, seq.status))
+            record.ended.append((seq, status))
 
     def _forget_finished(self, request: Request) -> None:
         if request.is_finished():

@@ -66,7 +66,7 @@ class RequestOutputCollector:
         """Waits for the next one. Raises what ended the request."""
         await self._filled.wait()
         self._filled.clear()
-        if self.error is not None:
+        if self.error is not None and not self.state.finished:  # its last output may have been late
             raise self.error
         if len(self.state.sequences) <= AT_ONCE:
             return self.state.output()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from folovllm.tracing.reader import Row, Trace, rows_of
+from folovllm.tracing.reader import Row, Trace, endings, rows_of
 from folovllm.tracing.records import Step
 
 KINDS = ("waiting", "prefill", "decode", "idle", "preempted", "swapped")
@@ -87,11 +87,12 @@ def lanes_of(trace: Trace) -> list[Lane]:
     """In the order in which they came. Steps of segments are places in trace.steps."""
     places, arrivals = bounds(trace.steps), list[int]()
     lanes, by_id, alive = list[Lane](), dict[tuple[int, str], Lane](), dict[int, Lane]()
-    for place, record, numbers in trace.walk():
-        arrivals.extend(arrival.t for arrival in record.arrived)
+    for (place, record, numbers), ends in zip(trace.walk(), endings(trace), strict=True):
 
-        def lane_of(seq_id: str, place: int = place, numbers: dict[str, int] = numbers) -> Lane:
-            request = numbers.get(seq_id.rpartition("-")[0], -1)
+        def lane_of(
+            seq_id: str, request: int | None = None, place: int = place, numbers: dict[str, int] = numbers
+        ) -> Lane:
+            request = numbers.get(seq_id.rpartition("-")[0], -1) if request is None else request
             if (lane := by_id.get((request, seq_id))) is None:
                 arrival = arrivals[request] if request >= 0 else None
                 lane = by_id[request, seq_id] = Lane(len(lanes), request, seq_id, place, arrival, _bounds=places)
@@ -99,12 +100,14 @@ def lanes_of(trace: Trace) -> list[Lane]:
                 lanes.append(lane)
             return lane
 
-        def end(seq_id: str, reason: str, at: int) -> None:
-            if alive.pop((lane := lane_of(seq_id)).number, None):
-                lane.reason, lane.ended_at = reason, at
+        def end(*, before: bool, place: int = place, ends: list[tuple[int, str, str, bool]] = ends) -> None:
+            for request, seq_id, reason, is_before in ends:
+                if is_before is before and alive.pop((lane := lane_of(seq_id, request)).number, False):
+                    lane.reason, lane.ended_at = reason, place - before
 
         for arrival in record.arrived:
-            lane_of(f"{arrival.id}-0")
+            arrivals.append(arrival.t)
+            lane_of(f"{arrival.id}-0", len(arrivals) - 1)
         for seq_id, found in record.admitted:
             lane_of(seq_id)._resting, lane_of(seq_id).found = "idle", lane_of(seq_id).found + found
             lane_of(seq_id)._computed = found
@@ -115,15 +118,13 @@ def lanes_of(trace: Trace) -> list[Lane]:
         for seq_id, how in record.preempted:
             lane_of(seq_id)._resting = "swapped" if how == "swap" else "preempted"
             lane_of(seq_id)._computed *= how == "swap"
-        for seq_id in record.finished:
-            end(seq_id, dict(record.ended).get(seq_id, "abort"), place - 1)
+        end(before=True)
         busy = {lane_of(row.seq_id).number: row for row in rows_of(record)}
         for lane in alive.values():
             lane.extend(place, busy.get(lane.number))
             if record.failed and lane._resting != "waiting":
                 lane._resting, lane._computed = "preempted", 0
-        for seq_id, reason in record.ended:
-            end(seq_id, reason, place)
+        end(before=False)
     for lane in alive.values():
         if trace.end is not None and lane.id in trace.end.finished:
             lane.reason, lane.ended_at = dict(trace.end.ended).get(lane.id, "abort"), len(places) - 1

@@ -24,7 +24,7 @@ from itertools import zip_longest
 from typing import Any
 
 from folovllm.tracing.lanes import KINDS, Lane, lanes_of
-from folovllm.tracing.reader import Trace, blocks_of, num_drawn, rows_of
+from folovllm.tracing.reader import Trace, blocks_of, endings, num_drawn, rows_of
 from folovllm.tracing.summary import Latency, latencies, percentile, prefilled
 
 SCRIPTS = ("data", "words", "paint", "timeline", "charts", "blocks", "texts", "latencies", "main")
@@ -157,22 +157,17 @@ def _news(trace: Trace, lanes: list[Lane]) -> list[dict[str, Any]]:
     for lane in lanes:
         born[lane.born].append([lane.number])
     before: dict[int, list[int]] = {}
-    restarted, ended, found = False, set[int](), []
-    for (place, step, requests), (_, tables, _) in zip(trace.walk(), blocks_of(trace), strict=True):
+    restarted, found = False, []
+    walks = zip(trace.walk(), blocks_of(trace), endings(trace), strict=True)
+    for (place, step, requests), (_, tables, _), ends in walks:
 
         def of(seq_id: str, requests: dict[str, int] = requests) -> int:
             return number[requests.get(seq_id.rpartition("-")[0], -1), seq_id]
 
         now = {of(seq_id): table for seq_id, table in tables.items()}
-        why = dict(step.ended)
-        ends = [(of(seq_id), why[seq_id]) for seq_id in why if seq_id not in step.finished]  # the others left before it
         news = {
             "seqs": born[place],
-            "left": [
-                (of(seq_id), dict(step.ended).get(seq_id, "abort"))
-                for seq_id in step.finished
-                if of(seq_id) not in ended
-            ],
+            "left": [(number[request, seq_id], why) for request, seq_id, why, is_before in ends if is_before],
             "preempted": [(of(seq_id), how) for seq_id, how in step.preempted],
             "resumed": [of(seq_id) for seq_id in step.resumed],
             "branched": [(of(parent), of(child)) for parent, child in step.branched],
@@ -188,10 +183,9 @@ def _news(trace: Trace, lanes: list[Lane]) -> list[dict[str, Any]]:
             "restarted": restarted,
             "drafted": [(of(seq_id), count) for seq_id, count in step.drafted.items()],
             "later": [(of(seq_id), token) for seq_id, tokens in step.later.items() for token in tokens],
-            "ended": ends,
+            "ended": [(number[request, seq_id], why) for request, seq_id, why, is_before in ends if not is_before],
             "failed": step.failed,
         }
-        ended.update(lane for lane, _ in ends)
         before, restarted = {} if step.failed else now, step.failed
         found.append({name: value for name, value in news.items() if value})
     return found

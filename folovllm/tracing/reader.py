@@ -49,6 +49,32 @@ class Trace:
             yield place, record, numbers
 
 
+def endings(trace: Trace) -> Iterator[list[tuple[int, str, str, bool]]]:
+    """Of each step what ended by it or before it: the number of the request, the sequence, why, and whether before. An
+    id may come again at once: then its end and the new arrival are in one record."""
+    gone, told, numbers = set[tuple[int, str]](), set[tuple[int, str]](), dict[str, int]()
+    count = 0
+    for record in trace.steps:
+        lives: dict[str, list[int]] = {}
+        for arrival in record.arrived:
+            lives.setdefault(arrival.id, [numbers[arrival.id]] if arrival.id in numbers else []).append(count)
+            numbers[arrival.id], count = count, count + 1
+        found, ended = list[tuple[int, str, str, bool]](), list(record.ended)
+        for seq_id in record.finished:
+            request_id = seq_id.rpartition("-")[0]
+            of_id = lives.get(request_id, [numbers.get(request_id, -1)])
+            name = next((number for number in of_id if (number, seq_id) not in gone), of_id[-1]), seq_id
+            gone.add(name)
+            if name not in told:
+                why = next((each for each in ended if each[0] == seq_id), None)
+                if why is not None:
+                    ended.remove(why)
+                found.append((*name, "abort" if why is None else why[1], True))
+        found += [(numbers.get(seq_id.rpartition("-")[0], -1), seq_id, why, False) for seq_id, why in ended]
+        told.update((number, seq_id) for number, seq_id, *_ in found)
+        yield found
+
+
 class Row(NamedTuple):
     """What one sequence does in a step: num_tokens counts the draft tokens that were accepted."""
 

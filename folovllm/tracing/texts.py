@@ -16,7 +16,7 @@ from typing import Any
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.tracing.page import Said, Texts
-from folovllm.tracing.reader import Trace, num_drawn, rows_of
+from folovllm.tracing.reader import Trace, endings, num_drawn, rows_of
 from folovllm.tracing.records import Arrival
 
 MOST_TOKENS = 200_000
@@ -54,7 +54,7 @@ def texts_of(trace: Trace, tokenizer: SupportsDecode) -> Texts:
     """All of them. Special tokens are left out, and so is nothing else: also what comes after a stop string."""
     texts, open_ = Texts({}, {}), dict[tuple[int, str], IncrementalDetokenizer]()
     arrivals: list[Arrival] = []
-    for place, record, numbers in trace.walk():
+    for (place, record, numbers), ends in zip(trace.walk(), endings(trace), strict=True):
         for arrival in record.arrived:
             prompt = arrival.prompt
             if prompt is None and arrival.prompt_ids:
@@ -74,8 +74,7 @@ def texts_of(trace: Trace, tokenizer: SupportsDecode) -> Texts:
             for token in row.token_ids if name in open_ else ():
                 texts.said[name].steps.append(place)
                 texts.said[name].pieces.append(open_[name].add(token))
-        for seq_id in (*record.finished, *(seq_id for seq_id, _ in record.ended)):
-            name = numbers.get(seq_id.rpartition("-")[0], -1), seq_id
-            if name in open_:
+        for request, seq_id, *_ in ends:
+            if (name := (request, seq_id)) in open_:
                 texts.said[name].pieces[-1] += open_.pop(name).finish()
     return texts

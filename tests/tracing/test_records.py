@@ -18,6 +18,7 @@ from folovllm.tracing.page import page_data
 from folovllm.tracing.reader import Trace, blocks_of, num_drawn, read_trace, rows_of
 from folovllm.tracing.summary import latencies, summarize, when_drawn
 from folovllm.tracing.writer import TraceWriter
+from tests.m2.support import assert_idle
 from tests.m6.support import caching_engine
 from tests.tracing.support import BLOCK_SIZE, Books, Simulated, check_step
 
@@ -141,6 +142,50 @@ def test_an_abort_between_two_steps_is_in_the_next_record(tmp_path) -> None:
         ("b-0", None, None),
     ]
     assert [news.get("left") for news in page_data(trace)["news"]] == [None, [(0, "abort")]]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_a_stop_string_may_be_found_in_a_sequence_that_was_preempted_meanwhile(
+    text_model_folder, tmp_path, mode
+) -> None:
+    """A client elsewhere reads a step's tokens while the next step is made. The others go on."""
+    engine = caching_engine(text_model_folder, preemption_mode=mode, num_kv_blocks=20, block_size=4)
+    traced = attach(engine, TraceWriter(tmp_path / "run.gz"))
+    params = SamplingParams(n=2, max_tokens=24, seed=0, ignore_eos=True)
+    for number, name in enumerate("abc"):
+        engine.core.add_request(engine.input_processor.process(name, PROMPTS[number], params))
+    preempted = None
+    while engine.requests:
+        engine.core.step()
+        seqs = [seq for request in engine.requests.values() for seq in request.get_seqs() if seq.get_output_len()]
+        preempted = preempted or next((seq for seq in seqs if seq.status.name in ("WAITING", "SWAPPED")), None)
+        if preempted is not None:
+            for _ in range(2):  # the second comes too late
+                engine.core.abort_request(preempted.request_id, preempted.index)
+            engine.scheduler.check_invariants()
+    assert preempted is not None
+    assert_idle(engine)
+    traced.close()
+    reasons = {lane.id: lane.reason for lane in lanes_of(read_trace(tmp_path / "run.gz"))}
+    assert reasons.pop(preempted.seq_id) == "stop"
+    assert list(reasons.values()) == ["length"] * 5
+
+
+def test_an_id_that_comes_again_at_once_has_a_lane_each_time(text_model_folder, tmp_path) -> None:
+    engine = caching_engine(text_model_folder)
+    traced = attach(engine, TraceWriter(tmp_path / "run.gz"))
+    for num_steps in (9, 9, 1, 0, 9):
+        engine.abort_request("a")
+        engine.add_request("a", [1, 2], SamplingParams(max_tokens=3, temperature=0))
+        for _ in range(num_steps):
+            engine.step()
+    traced.close()
+    trace = read_trace(tmp_path / "run.gz")
+    lanes = [(lane.reason, lane.ended_at, len(lane.segments)) for lane in lanes_of(trace)]
+    assert lanes == [("length", 2, 2), ("length", 5, 2), ("abort", 6, 1), ("abort", 6, 0), ("length", 9, 2)]
+    news = page_data(trace)["news"]
+    assert [(each["left"]) for each in news if "left" in each] == [[(2, "abort"), (3, "abort")]]
+    assert [(each["ended"]) for each in news if "ended" in each] == [[(0, "length")], [(1, "length")], [(4, "length")]]
 
 
 def test_a_failed_step_starts_over_in_the_trace_too(text_model_folder, tmp_path) -> None:

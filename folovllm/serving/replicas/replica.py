@@ -51,7 +51,7 @@ class EngineReplica:
         stream = self._streams[request.key] = _Stream()
         self._busy.submit([(EngineCoreRequestType.ADD, (request,))])
         try:
-            while not stream.is_over or stream.waiting.outputs:
+            while not stream.is_over or stream.filled.is_set():
                 await stream.filled.wait()
                 stream.filled.clear()
                 message, stream.waiting = stream.waiting, EngineCoreOutputs()
