@@ -246,11 +246,11 @@ class EngineCore:
             output = pending.get_output()
             came = self.clock()
         except BaseException as error:  # an interrupt, too: blocks may have been promised and not been moved
-            self._launched = None
+            self._launched, unscheduled = None, self.scheduler.record
             self.scheduler.start_over()
             while self._records:
-                if (record := self._records.pop(0)) is not None and len(record.times) == 1:
-                    record.arrived = []  # it was not scheduled: they are the next one's
+                if (record := self._records.pop(0)) is not None and record is unscheduled:
+                    record.arrived = []  # they are the next one's
                 self._report(record)
             if isinstance(error, EngineDeadError):  # a rank has gone
                 self._fault = error

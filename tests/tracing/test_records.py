@@ -287,15 +287,22 @@ def test_async_llm_writes_a_trace(text_model_folder, tmp_path) -> None:
     assert [arrival.prompt for step in written.steps for arrival in step.arrived] == ["hello"]
 
 
-def test_a_request_that_comes_before_a_failed_step_is_in_the_trace_once(text_model_folder, tmp_path) -> None:
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("part", "name"), [("scheduler", "schedule"), ("runner", "execute_model")])
+def test_a_request_that_comes_before_a_failed_step_is_in_the_trace_once(
+    text_model_folder, tmp_path, part, name
+) -> None:
     engine = caching_engine(text_model_folder, block_size=4)
     traced = attach(engine, TraceWriter(tmp_path / "run.gz"))
     engine.add_request("a", PROMPTS[0], SamplingParams(max_tokens=3, temperature=0))
     engine.step()
     engine.add_request("b", PROMPTS[1], SamplingParams(max_tokens=2, temperature=0))
     with pytest.MonkeyPatch.context() as failing:
-        failing.setattr(engine.scheduler, "schedule", lambda: 1 // 0)
-        with pytest.raises(ZeroDivisionError):
+        failing.setattr(getattr(engine, part), name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
             engine.step()
     for _ in range(4):
         engine.step()
