@@ -117,6 +117,7 @@ class PagedDesk:
         for name in {seq.request_id for seq in rows}:
             if self.beams[name].advance(rows, changes):
                 del self.beams[name]
+        self._finish = self.scheduler.finish
         EngineCore.apply(self, changes)  # type: ignore[arg-type]  # of which it needs the scheduler only
         return [seq for seq, _ in gained]
 
