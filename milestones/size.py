@@ -55,13 +55,13 @@ LIMITS = {
 NOT_YET = {
     "m3": Size(step_files=28, step_functions=78),
     "m6": Size(step_functions=89),
-    "m8": Size(lines=16_587),
-    "m10": Size(lines=18_321),
-    "m11": Size(lines=24_216),
-    "around": Size(lines=11_750),
-    "root": Size(lines=35_956),
-    "milestones": Size(lines=43_948),
-    "tests": Size(lines=58_478),
+    "m8": Size(lines=16_583),
+    "m10": Size(lines=18_320),
+    "m11": Size(lines=24_205),
+    "around": Size(lines=11_007),
+    "root": Size(lines=35_167),
+    "milestones": Size(lines=43_795),
+    "tests": Size(lines=57_876),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 
