@@ -25,7 +25,7 @@ from folovllm.utils.checks import check_float, check_int, check_str, check_token
 class SequenceStatus(Enum):
     WAITING = auto()  # has no KV cache: not yet admitted, or preempted and to be recomputed
     RUNNING = auto()  # gets tokens scheduled
-    SWAPPED = auto()  # its KV cache is in CPU memory
+    SWAPPED = auto()  # its KV cache is in CPU memory; M0 has the name because users see it, M3 brings the state
     FINISHED_STOPPED = auto()
     FINISHED_LENGTH_CAPPED = auto()
     FINISHED_ABORTED = auto()
