@@ -117,7 +117,7 @@ $(VENV)/clients/.installed: $(CLIENTS) | $(BIN)/python
 
 # What must hold however fast the machine is: the tests that run beside an engine, in one process.
 PACED = $(addprefix tests/,m2/test_async_llm.py m2/test_async_llm_loops.py m2/test_async_llm_life.py \
-	m11/test_busy_loop.py clients/test_deltas.py \
+	m11/test_busy_loop.py m11/test_late_outputs.py m11/test_pacing.py clients/test_many_sequences.py \
 	serve/test_load.py serve/test_limits.py serve/test_replicas.py serve/test_streams.py)
 pace: $(VENV)/.installed-serve-test
 	@for pace in slow fast; do \

@@ -77,11 +77,7 @@ def _wrap(places: pytest.MonkeyPatch, module: str, path: str, wrapped: Callable[
 
 def _slow_engine(places: pytest.MonkeyPatch) -> None:
     for module, path in (
-        (
-            "folovllm.engine.llm_engine",
-            "LLMEngine.advance",
-        ),  # a step of an engine that is driven by a thread: up to M10
-        ("folovllm.engine.core", "EngineCore.step"),  # and since
+        ("folovllm.engine.core", "EngineCore.step"),
         ("folovllm.worker.model_runner", "ModelRunner.execute_model"),  # in its middle: scheduled, not yet computed
         ("folovllm.engine.busy_loop", "BusyLoop._deliver"),  # before the outputs are handed over
         ("folovllm.engine.engine_client", "EngineClient.receive"),  # and before the event loop has them
