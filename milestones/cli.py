@@ -25,7 +25,8 @@ from milestones.diffs import compare
 from milestones.green import GreenRuns
 from milestones.imports import check_syntax
 from milestones.labs import prove
-from milestones.labs.commands import add_commands, install_command, states
+from milestones.labs.commands import add_commands, states
+from milestones.labs.start import install_command
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
 from milestones.steps import step_problems

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
-
 from folovllm.config import EngineConfig
 from folovllm.core.run_ahead import assume, can_run_ahead
 from folovllm.core.scheduler import Scheduler
@@ -26,6 +24,7 @@ from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.errors import EngineDeadError
 from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.utils.devices import find_device_fault
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.memory import CacheSize
 from folovllm.worker.model_runner import ModelRunner
@@ -66,8 +65,7 @@ class EngineCore:
         run_ahead: bool = False,
     ) -> None:  # fmt: skip
         self.scheduler, self.runner = scheduler, runner
-        self.config, self.cache_size = config, cache_size
-        self.run_ahead = run_ahead
+        self.config, self.cache_size, self.run_ahead = config, cache_size, run_ahead
         self._launched: tuple[SchedulerOutput, AsyncModelRunnerOutput] | None = None
         self.clock: Callable[[], float] = time.time
         self.listeners: list[Listener] = []
@@ -79,8 +77,7 @@ class EngineCore:
         self.beams: dict[str, BeamGroup] = {}  # by request id
         self._new: set[str] = set()  # requests that no step has taken in
         self._masks, self._tokens = MasksAhead(), TokenCounter()
-        ranks = config.parallel_config.tensor_parallel_size
-        self._threads = threads_for_steps(config.model_config.model, ranks)
+        self._threads = threads_for_steps(config.model_config.model, config.parallel_config.tensor_parallel_size)
         self._is_stepping = False
 
     def listen(self, listener: Listener) -> Callable[[], None]:
@@ -98,12 +95,11 @@ class EngineCore:
         return stop
 
     def add_request(self, request: Request) -> None:
-        self.requests[request.request_id] = request
+        scheduler, self.requests[request.request_id] = self.scheduler, request
         self._new.add(request.request_id)
         if request.sampling_params.use_beam_search:
-            limits = self.scheduler.eos_token_ids, self.scheduler.max_model_len
-            self.beams[request.request_id] = BeamGroup(request, *limits)
-        self.scheduler.add_request(request)
+            self.beams[request.request_id] = BeamGroup(request, scheduler.eos_token_ids, scheduler.max_model_len)
+        scheduler.add_request(request)
 
     def abort_request(self, request_id: str, index: int | None = None) -> None:
         """Drop a request, wherever it is; or end the sequence of this index, in whose text a stop string was found. One
@@ -261,8 +257,7 @@ class EngineCore:
             if not self._taking_part or not isinstance(error, Exception):
                 raise
             raise StepFailedError(error, [seq for seq in self._taking_part if not seq.is_finished()]) from error
-        tokens = output.token_ids, output.failures, output.drafts
-        gained = self.scheduler.update_from_output(scheduled, *tokens)
+        gained = self.scheduler.update_from_output(scheduled, output.token_ids, output.failures, output.drafts)
         if (record := self._records.pop(0)) is not None:
             record.times += (came, self.clock())
             record.token_ids, record.drafts, self._over = output.token_ids, output.drafts, record
@@ -284,8 +279,7 @@ class EngineCore:
                 listener(record)
 
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
-        record = self.scheduler.record
-        self._records.append(record)
+        self._records.append(record := self.scheduler.record)
         if record is not None:
             record.times.append(self.clock())
         scheduled = self.scheduler.schedule()
@@ -304,19 +298,3 @@ class EngineCore:
             f"{self.runner.device} has faulted, and every further call in this process fails the same way: {reason}; "
             "start the process anew, with CUDA_LAUNCH_BLOCKING=1 to learn which call it was"
         )
-
-
-def find_device_fault(device: torch.device) -> Exception | None:
-    """What the device answers to everything from now on; None: it works.
-
-    Some errors of a CUDA device end one call only: memory that was too short may do for the next, smaller step. Others
-    end the process: after a kernel has read an address that does not exist, every later call gets the same error. To
-    learn which of the two it was, one call is made after a step has failed.
-    """
-    if device.type != "cuda":
-        return None
-    try:
-        torch.cuda.synchronize(device)
-    except Exception as fault:
-        return fault
-    return None

@@ -121,8 +121,7 @@ class InputProcessor:
             self._check_prompt(token_ids)
             resolved = resolved or self._resolve_params(params)
             own = copy.copy(resolved)  # its lists are shared, and never changed
-            if own.max_tokens is None:
-                own.max_tokens = self.max_model_len - len(token_ids)
+            own.max_tokens = own.max_tokens or self.max_model_len - len(token_ids)
             check_beams_fit(len(token_ids), own, self.config)
             yield ProcessedInputs(text, token_ids, own, cache_salt)
 
@@ -153,8 +152,8 @@ class InputProcessor:
         if not token_ids:
             raise ValueError("prompt must have at least one token, got none")
         if len(token_ids) >= self.max_model_len:
-            cache = self.config.cache_config
-            num_tokens = self.config.kv_cache_groups.longest(cache.num_kv_blocks or 0, self.max_model_len)
+            num_blocks = self.config.cache_config.num_kv_blocks or 0
+            num_tokens = self.config.kv_cache_groups.longest(num_blocks, self.max_model_len)
             raise PromptTooLongError(
                 f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len} and must leave room "
                 f"for at least one new token (the KV cache holds {num_tokens} tokens): shorten the prompt, "
@@ -168,8 +167,7 @@ class InputProcessor:
 
     def _resolve_params(self, params: SamplingParams | None) -> SamplingParams:
         """A copy, so that what the caller does to theirs later changes nothing here."""
-        if params is None:
-            params = SamplingParams()
+        params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be SamplingParams, got {params!r}")
         params = params.clone()

@@ -78,3 +78,21 @@ def total_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def find_device_fault(device: torch.device) -> Exception | None:
+    """What the device answers to everything from now on; None: it works.
+
+    Some errors of a CUDA device end one call only: memory that was too short may do for the next, smaller step. Others
+    end the process: after a kernel has read an address that does not exist, every later call gets the same error. To
+    learn which of the two it was, one call is made after a step has failed.
+    """
+    if device.type != "cuda":
+        return None
+    import torch
+
+    try:
+        torch.cuda.synchronize(device)
+    except Exception as fault:
+        return fault
+    return None

@@ -14,7 +14,7 @@ from milestones.labs.exercise import Exercise, load_exercises, solved_tree
 from milestones.labs.kept import apply_solution, copies, lines_of, reset, restore
 from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
 from milestones.labs.onward import GENERATES, PROMPT, carry_on, generate, generate_of
-from milestones.labs.start import default_language, solve, start, update
+from milestones.labs.start import default_language, install_command, solve, start, update
 from milestones.labs.words import say
 from milestones.sources import working_tree
 from milestones.spec import LANGUAGES, Milestone, MilestoneError
@@ -75,11 +75,6 @@ def _in_lab(
     command.add_argument("--dir", type=Path, help="your folder (default: where you stand, or the one used last)")
     command.add_argument("--lang", choices=LANGUAGES, help="from here on")
     return command
-
-
-def install_command(root: Path) -> str:
-    """What a person types to have pytest, rich and torch, with the versions that CI ran; root: the clone."""
-    return f"python -m pip install -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[test]')}"
 
 
 def run_start(root: Path, args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import locale
 import os
+import shlex
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +27,14 @@ def default_language() -> str:
     return "zh" if told.lower().startswith(("zh", "chinese")) else "en"
 
 
+def install_command(root: Path) -> str:
+    """What a person types to have pytest, rich and torch, with the versions that CI ran; root: the clone."""
+    return f"python -m pip install -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[test]')}"
+
+
 def lab_tree(course: Course, milestone: Milestone, language: str) -> dict[str, File]:
     """The tree as a learner gets it: exercises emptied, a README in their language, and the tool."""
-    exercises = load_exercises(course.snapshot, milestone.number)
-    if not exercises:
+    if not (exercises := load_exercises(course.snapshot, milestone.number)):
         raise MilestoneError(f"{milestone.id} has no exercises; `python -m milestones checkout {milestone.id} DIR`")
     own = solved_tree(course, milestone.number, exercises)
     tree = blanked_tree(own, exercises)

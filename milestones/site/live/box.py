@@ -88,8 +88,7 @@ def spec(name: str) -> dict[str, object]:
 def picture(name: str, page: str) -> str:
     """What stands in the page: the box's picture, and what the site has besides."""
     lang = page.split("/")[1]
-    found = find(name).figure
-    if found is None:
+    if (found := find(name).figure) is None:
         return f"*{MISSING[lang]}*"
     file = figures.file_in(lang, found)
     return f"![{figures.title(file)}]({posixpath.relpath(file, posixpath.dirname(page))})\n\n*{MISSING[lang]}*"
