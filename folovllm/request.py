@@ -124,7 +124,7 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     further_tables: list[list[int]] = field(default_factory=list)  # block_ids of further groups of layers
     num_computed_tokens: int = 0  # tokens whose keys and values are in the cache
-    output_logprobs: list[dict[int, Logprob]] = field(default_factory=list)
+    output_logprobs: list[dict[int, Logprob]] = field(default_factory=list)  # of M1 to M10: since then a client has it
     cumulative_logprob: float = 0.0
     stop_reason: int | str | None = None
 
@@ -232,12 +232,12 @@ class Request:
     sampling_params: SamplingParams
     arrival_time: float = field(default_factory=time.time)
     priority: int = 0  # a lower number is served first under the "priority" policy
-    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None  # as output_logprobs
     key: int | str = ""  # by which a client knows it; "": by its request_id
     cache_salt: str | None = None  # requests share cached blocks with those of the same salt only
     num_cached_tokens: int | None = None  # prompt tokens found in a cache; None until it is let in
     sequences: dict[str, Sequence] = field(init=False)  # by sequence id, in the order of their making
-    metrics: RequestMetrics = field(init=False)
+    metrics: RequestMetrics = field(init=False)  # as output_logprobs, but for the arrival
     _found: dict[SequenceStatus, Sequence | None] = field(init=False, default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
