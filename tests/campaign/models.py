@@ -20,6 +20,8 @@ from tests.m1.byte_tokenizer import BOS, EOS, byte_tokenizer
 from tests.m7.rounded_cache import RoundedCache, rounded
 
 TEXT_VOCAB = 258
+HALFWAY = 1e-5
+"""How near to the middle between two codes a number may fall to the other side in float32, in steps of its scale."""
 SPECS = [
     ModelSpec(),
     ModelSpec("qwen2", 61, 2, 4, 1, 8, eos=(3, 17)),
@@ -82,6 +84,7 @@ class Model:
         self._rows: dict[tuple[int, ...], np.ndarray] = {}
         self._margins: list[torch.Tensor] = []  # of the newest forward's routers, [num_tokens] each
         self._margin_after: dict[tuple[int, ...], float] = {}
+        self._distance_after: dict[tuple[int, ...], float] = {}
         for name, module in self._exact.named_modules():
             if name.endswith((".gate", ".router")):
                 module.register_forward_hook(self._note_margin)
@@ -99,7 +102,8 @@ class Model:
         """Note the logits after every beginning of a text: in one forward each position sees only what is before it."""
         if tuple(token_ids) not in self._rows:
             self._margins.clear()
-            with _Rounding(self._exact, self._shares) if self._rounds_inputs else nullcontext():
+            rounding = _Rounding(self._exact, self._shares)
+            with rounding if self._rounds_inputs else nullcontext():
                 rows = self._exact(torch.tensor([token_ids]), **self._cache()).logits[0].numpy()
             margin = torch.stack(self._margins).amin(0).cummin(0).values.tolist() if self._margins else []
             for length in range(1, len(token_ids) + 1):
@@ -107,16 +111,18 @@ class Model:
                 self._rows.setdefault(beginning, rows[length - 1])
                 if margin:
                     self._margin_after.setdefault(beginning, margin[length - 1])
+                self._distance_after.setdefault(beginning, rounding.distance)
 
     def _note_margin(self, _module: Any, _inputs: Any, outputs: tuple[torch.Tensor, ...]) -> None:
         best = outputs[0].topk(outputs[-1].shape[-1] + 1).values
         self._margins.append(best[:, -2] - best[:, -1])
 
     def is_torn(self, token_ids: list[int], tie: float) -> bool:
-        """Whether a router chose an expert by less than `tie` on the way to what follows these tokens: then float32 may
-        have chosen another one, and computed another model."""
+        """Whether on the way to what follows these tokens a router chose an expert by less than `tie`, or an input lay
+        halfway between two of its 8 bits' codes: float32 may have chosen the other one, and computed another model."""
         self.after(token_ids)
-        return self._margin_after.get(tuple(token_ids), math.inf) < tie
+        key = tuple(token_ids)
+        return self._margin_after.get(key, math.inf) < tie or self._distance_after[key] < HALFWAY
 
     @property
     def _rounds_inputs(self) -> bool:
@@ -136,6 +142,7 @@ class Model:
     def forget(self) -> None:
         self._rows.clear()
         self._margin_after.clear()
+        self._distance_after.clear()
 
     @torch.inference_mode()
     def generate(self, prompt: list[int], **settings: Any) -> Any:
@@ -187,11 +194,20 @@ class _Rounding(TorchFunctionMode):
     def __init__(self, model: Any, shares: dict[str, list[int]]) -> None:
         super().__init__()
         self.shares = {model.get_parameter(name).untyped_storage().data_ptr(): shares[name] for name in shares}
+        self.distance = math.inf
+        """Of all numbers the smallest one to the middle between two codes, in steps of its scale."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.linear and (shares := self.shares.get(args[1].untyped_storage().data_ptr())):
-            args = (torch.cat([rounded(share) for share in args[0].split(shares, -1)], -1), *args[1:])
+            parts = args[0].split(shares, -1)
+            self.distance = min(self.distance, *(_to_the_middle(each) for each in parts))
+            args = (torch.cat([rounded(each) for each in parts], -1), *args[1:])
         return func(*args, **(kwargs or {}))
+
+
+def _to_the_middle(x: torch.Tensor) -> float:
+    codes = x / (x.abs().amax(-1, keepdim=True) / 127)
+    return float((codes - codes.floor() - 0.5).abs().nan_to_num(1.0).amin()) if x.numel() else math.inf
 
 
 class Models:

@@ -21,7 +21,7 @@ MAKERS = {
     "kvcache": Bench("workshop.bench.kvcache", "the error of a KV cache in 8 bits", traced=False),
     "latency": Bench("workshop.bench.latency", "one request at a time, beside peers"),
     "preset": Bench("workshop.bench.run_preset", "a workload by its name, beside the least that it could cost"),
-    "ranks": Bench("workshop.bench.ranks", "decode steps with one rank and with two"),
+    "ranks": Bench("workshop.bench.ranks", "decode steps with threads and with ranks, transformers beside them"),
     "sampler": Bench("workshop.bench.sampler", "sampling: ms per step", traced=False),
     "scheduler": Bench("workshop.bench.scheduler", "the scheduler alone: us per token", traced=False),
     "serve-load": Bench("workshop.bench.serve_load", "an engine in this process under load"),
