@@ -13,9 +13,10 @@ from rich.table import Table
 
 from milestones.site import comment_entries, live, pages, terms
 from milestones.site.comments import FOLDER
-from milestones.site.links import markdown_problems, site_problems
+from milestones.site.links import markdown_problems, site_problems, way_problems
 from milestones.site.parity import compare
 from milestones.site.source import ROOT
+from milestones.site.way import stops
 from milestones.site.words import print_words
 
 CONFIGS = {"en": "mkdocs.yml", "zh": "mkdocs.zh.yml"}
@@ -77,15 +78,17 @@ def build(builder: str) -> int:
 
 
 def links() -> int:
-    """Prints every link that leads nowhere, in the site or on disk; 1 if there is any."""
+    """Prints every link that leads nowhere, in the site or on disk, or off the way; 1 if there is any."""
     site = ROOT / "site"
     if not (site / "index.html").is_file():
         print("links: there is no site/, run `python -m milestones.site build` first")
         return 1
+    pages = stops(lambda path: (ROOT / path).read_text(encoding="utf-8"))
     problems = [*markdown_problems(ROOT), *site_problems(site.resolve())]
+    problems += [problem for lang in CONFIGS for problem in way_problems(site, lang, pages)]
     for problem in problems:
         print(problem)
-    print(f"links: {len(list(site.rglob('*.html')))} pages, {len(problems)} links lead nowhere")
+    print(f"links: {len(list(site.rglob('*.html')))} pages, {len(problems)} links lead nowhere, or off the way")
     return int(bool(problems))
 
 

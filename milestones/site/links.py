@@ -1,4 +1,5 @@
-"""Every link inside the built site, the READMEs and the pages as they lie leads somewhere, to the very section.
+"""Every link inside the built site, the READMEs and the pages as they lie leads somewhere, to the very section, and
+those at the foot of a page lead along the core path.
 
 The builders check links between pages as they are written. This looks at what they made: at the header, the sidebar and
 the 404 page as well, at images, scripts and style sheets, and at the way from one language to the other.
@@ -6,6 +7,7 @@ the 404 page as well, at images, scripts and style sheets, and at the way from o
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -17,6 +19,7 @@ from milestones.site.directives import FenceTracker
 
 PAGES_OUTSIDE = ("README.md", "README.zh.md", "CONTRIBUTING.md", "docs/README.md", "milestones/labs/README.md")
 _ATTRIBUTES = {"href", "src", "srcset", "data", "poster"}
+_FOOT = re.compile(r'<a href="([^"]+)" class="md-footer__link md-footer__link--(prev|next)"')
 _LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\((?P<target>[^)\s]+)[^)]*\)")
 
 _CODE = re.compile(r"(?<![\[`])(`+)(?!`).+?(?<!`)\1(?!`)")
@@ -66,6 +69,17 @@ def _problem(site: Path, page: Path, link: str, pages: dict[Path, _Page]) -> str
     if anchor and target in pages and anchor not in pages[target].anchors:
         return f"has no #{anchor}"
     return None
+
+
+def way_problems(site: Path, lang: str, pages: list[str]) -> Iterator[str]:
+    """Where the foot of a page of the site's core path leads off it. pages: stops() of way.py."""
+    files = [page.removesuffix("md") + "html" for page in pages]
+    for before, file, after in zip([None, *files[:-1]], files, [*files[1:], None], strict=True):
+        links = _FOOT.findall((site / lang / file).read_text(encoding="utf-8"))
+        foot = {which: posixpath.normpath(posixpath.join(posixpath.dirname(file), link)) for link, which in links}
+        for which, target in (("prev", before), ("next", after)):
+            if foot.get(which) != target and (which, before) != ("prev", None):
+                yield f"{lang}/{file}: {which} leads to {foot.get(which)} instead of {target}"
 
 
 def markdown_problems(root: Path) -> Iterator[str]:

@@ -73,6 +73,12 @@ def core_path(read: Read) -> dict[str, list[str]]:
     return pages
 
 
+def stops(read: Read) -> list[str]:
+    """The pages of the core path in the order in which they are read, each milestone's first page among them."""
+    lists = core_path(read).items()
+    return [page for name, pages in lists for page in ([f"{name}/index.md"] if name[1:].isdigit() else []) + pages]
+
+
 def extra(milestone: str, lang: str, read: Read) -> list[Stop]:
     """The milestone's optional pages that hold an exercise."""
     pages: list[str] = tomllib.loads(read(WAY)).get(EXTRA, [])

@@ -50,17 +50,20 @@ def count(text: str) -> int:
 
 
 def parts(docs: Path) -> Iterator[Part]:
-    """The first hour and what else belongs to no milestone; then a part for each milestone."""
+    """The first hour and what else belongs to no milestone; a part for each milestone; the end."""
     texts = {
         path.relative_to(docs / "en").as_posix(): path.read_text(encoding="utf-8")
         for path in sorted((docs / "en").rglob("*.md"))
     }
     pages = core_path(lambda path: (docs.parent / path).read_text(encoding="utf-8"))
+    listed = {page for core in pages.values() for page in core}
+    rest = [page for page in texts if "/" not in page and page not in listed]
     for name, core in pages.items():
         first = [f"{name}/index.md"] if f"{name}/index.md" in texts else []
-        folder = {page: text for page, text in texts.items() if page.partition("/")[0] == name}
-        top = {page: text for page, text in texts.items() if "/" not in page}
-        yield Part(name, [*first, *core], folder or top)
+        here = [page for page in texts if page.partition("/")[0] == name]
+        if not here:
+            here, rest = [*core, *rest], []
+        yield Part(name, [*first, *core], {page: texts[page] for page in here})
 
 
 def print_words(docs: Path = ROOT / "docs") -> int:

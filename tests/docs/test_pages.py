@@ -2,90 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from milestones.site import bench_table, pages, render, source
+from milestones.site import pages, render
 from milestones.site.directives import parse_directive, written
 from milestones.site.errors import DirectiveError
 from milestones.site.render import render_directive
 
 markdown = pytest.importorskip("markdown", reason="the docs extra is not installed")
-
-SOURCE = '''\
-"""A module.
-
-    a ─▶ b
-"""
-
-# The limit, in tokens.
-LIMIT: int = 4
-
-
-class Thing:
-    """A thing with `*stars*` and a < b."""
-
-    size: int = 1
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    # Why it doubles.
-    @property
-    def twice(self) -> int:
-        """Twice the size."""
-
-        return 2 * self.size
-
-    def grow(self, by: int) -> int:
-        """Grow.
-
-        Args:
-            by: how much,
-                in `steps`.
-        """
-        return self.size + by
-
-    def _hidden(self) -> None:
-        """Not public."""
-'''
-
-DATA = {
-    "name": "decode",
-    "title": "Decoding",
-    "command": "folovllm bench throughput --json",
-    "versions": {"torch": "2.13.0"},
-    "hardware": {"cpu": "a CPU", "cores": 2},
-    "date": "2026-01-02",
-    "columns": ["batch", "dtype", "tokens_per_s", "ratio"],
-    "rows": [
-        {"batch": 1, "dtype": "bfloat16", "tokens_per_s": 14.256, "ratio": 1.5},
-        {"batch": 8, "dtype": "bfloat16", "tokens_per_s": 1234.5, "ratio": None},
-    ],
-}
-SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 8"><title data-zh="块">A block</title></svg>\n'
-
-
-@pytest.fixture(autouse=True)
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that holds pkg/thing.py, its m0 version, one benchmark and one drawing."""
-    files = {
-        "pkg/thing.py": SOURCE,
-        "milestones/m0/pkg/thing.py": "LIMIT = 'as it was'\n",
-        "data/decode.json": json.dumps(DATA),
-        "docs/figures/m0/block.svg": SVG,
-        "docs/figures/m0/block.zh.svg": SVG.replace(' data-zh="块">A block', ">块"),
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    monkeypatch.setattr(render, "_solutions", lambda milestone: {})  # it has no exercises
-    monkeypatch.setattr(render, "_chinese", lambda: {"Twice the size.": "大小的两倍。"})
-    monkeypatch.setattr(source, "ROOT", tmp_path)
-    monkeypatch.setattr(bench_table, "DATA", tmp_path / "data")
+pytestmark = pytest.mark.usefixtures("small_repository")
 
 
 def shown(mark: str, lang: str = "en") -> str:
@@ -261,11 +189,6 @@ def test_a_fence_is_longer_than_the_backticks_in_the_code(tmp_path: Path) -> Non
         ("code pkg/thing.py Thing colour=", "code has no option 'colour'"),
         ("api pkg/thing.py", "api takes a path and one name"),
         ("api pkg/thing.py Thing members=none", "has no Thing.none"),
-        ("bench nothing", "no benchmark 'nothing'"),
-        ("bench decode columns=speed", "has no column 'speed', it has: batch, dtype, tokens_per_s, ratio"),
-        ("bench decode where=batch=2", "has no row where batch=2"),
-        ("bench decode where=batch", "where must be COLUMN=VALUE"),
-        ("bench", "bench needs a name, as in <!-- bench NAME -->"),
     ],
 )
 def test_what_is_missing_is_an_error_with_its_line(body: str, message: str) -> None:
@@ -273,67 +196,6 @@ def test_what_is_missing_is_an_error_with_its_line(body: str, message: str) -> N
         pages.filled("docs/en/page.md", f"# Title\n\n<!-- {body} -->\n<!-- end -->\n")
     assert message in str(caught.value)
     assert "docs/en/page.md:3: " in str(caught.value)
-
-
-def test_a_benchmark_becomes_a_table_with_its_origin() -> None:
-    text = shown('bench decode columns="batch,tokens_per_s=tokens/s,ratio"')
-    lines = text.splitlines()
-    assert lines[0] == "| batch | tokens/s | ratio |"
-    assert lines[2:4] == ["| 1 | 14.26 | 1.50 |", "| 8 | 1,234 | – |"]
-    assert "Command: `folovllm bench throughput --json`<br>" in text
-    assert "Machine: cpu a CPU, cores 2<br>" in text
-
-
-@pytest.mark.parametrize(("busy", "said"), [(True, True), (False, False)])
-def test_a_caption_says_that_others_were_busy(busy: bool, said: bool) -> None:
-    load = {"cpu_seconds": 12.0, "wall_seconds": 10.0, "cores": 4, "share": 0.3, "is_busy": busy}
-    facts = {"command": "c", "hardware": "h", "versions": {}, "date": "d", "columns": ["a"], "rows": [{"a": 1}]}
-    text = bench_table.table({**facts, "other_load": load})
-    assert ("Other programs used 1.2 of 4 cores (30%) meanwhile" in text) == said
-    assert "meanwhile" not in bench_table.table({**facts, "other_load": None})
-
-
-def test_where_and_nocaption_narrow_a_table() -> None:
-    text = shown("bench decode columns=batch,ratio where=batch=1 nocaption")
-    assert text.splitlines() == ["| batch | ratio |", "|--:|--:|", "| 1 | 1.50 |"]
-
-
-def test_the_caption_speaks_the_language_of_the_site() -> None:
-    assert "命令: " in shown("bench decode", "zh")
-
-
-def test_columns_that_say_the_same_in_every_row_go_into_the_caption() -> None:
-    text = shown("bench decode")
-    assert text.startswith("| batch | tokens per s | ratio |")
-    assert "In every row: dtype bfloat16<br>" in text
-
-
-def test_all_measurements_can_be_shown_at_once() -> None:
-    assert shown("bench *").startswith("**Decoding**\n\n| batch | ")
-
-
-def test_where_nothing_was_measured_the_page_says_so(tmp_path: Path) -> None:
-    assert bench_table.all_tables("en", tmp_path) == "No measurement is stored in this repository."
-    assert bench_table.all_tables("zh", tmp_path) == "仓库里还没有存下测量结果。"
-
-
-@pytest.mark.parametrize(
-    "body, message",
-    [
-        ("decode ratio", "must match one row, it matches 2"),
-        ("decode speed where batch=1", "has no column 'speed'"),
-        ("decode", "write NAME COLUMN"),
-    ],
-)
-def test_a_figure_that_is_not_one_cell_is_an_error(body: str, message: str) -> None:
-    with pytest.raises(DirectiveError, match=message):
-        bench_table.figure(body)
-
-
-def test_a_benchmark_file_without_its_origin_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "bare.json").write_text('{"name": "bare", "columns": [], "rows": []}', encoding="utf-8")
-    with pytest.raises(DirectiveError, match=r"bare.json lacks command, versions, hardware, date"):
-        bench_table.load("bare", tmp_path)
 
 
 def test_a_reference_entry_has_fields_docs_and_public_methods_only() -> None:
