@@ -117,7 +117,7 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: 
             "serve --enable-lora",
             "enable_lora must be False, got True; vLLM has this, FoloVLLM does not: there are no a",
         ),
-        ("serve --enable-log-requests", "`serve --uvicorn-log-level info` writes a line for each request"),
+        ("serve --max-log-len 9", "max_log_len must be given with enable_log_requests, got 9 without it"),
         ("serve --logits-processors a:B", "register_logits_processor(name) takes a class"),
         ("serve --kv-transfer-config.kv_role both", "kv_transfer_config must be left out, got {'kv_role': 'both'}"),
         ("serve -sc {} --speculative-config.method ngram", "--speculative-config must be given as JSON or key by key"),
