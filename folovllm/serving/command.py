@@ -31,6 +31,7 @@ LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 def add_parser(choices: Any) -> None:
     parser = choices.add_parser(
         "serve",
+        in_pages=True,
         help="serve the model over HTTP, in the shape of OpenAI's interface",
         description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /. "
         f"It needs packages: {how_to_install('serve')} ([serve,otel] for spans, [serve,ray] for replicas).",

@@ -162,11 +162,11 @@ def test_what_vllm_spells_otherwise_is_an_option_here(argv: str, options: dict[s
 
 def test_what_changes_nothing_is_taken_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("folovllm").addHandler(caplog.handler)
-    argv = "-O3 -cc.mode 3 --limit-mm-per-prompt {} --disable-log-requests --max-log-len 9 -pp 1 --api-server-count 1"
+    argv = "-O3 -cc.mode 3 --limit-mm-per-prompt {} --disable-log-requests -pp 1 --api-server-count 1"
     assert engine_options(engine_kwargs(typed(*argv.split()))) == {}
     (line,) = caplog.messages
     assert line.startswith("without effect here: ")
-    said = ("compilation_config", "optimization_level", "limit_mm_per_prompt", "disable_log_requests", "max_log_len")
+    said = ("compilation_config", "optimization_level", "limit_mm_per_prompt", "disable_log_requests")
     assert all(f"{name} (" in line for name in said)
     logging.getLogger("folovllm").removeHandler(caplog.handler)
 

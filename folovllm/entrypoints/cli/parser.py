@@ -42,24 +42,25 @@ _SPELLINGS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with one-line errors, no guessing of abbreviated options, a suggestion for a misspelt one, and a help in
-    pages where a command has groups of options."""
+    """argparse with one-line errors, no guessing of abbreviated options, a suggestion for a misspelt one, and a help by
+    groups of options. in_pages: `--help` alone shows what is in none, and names the groups."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, in_pages: bool = False, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, add_help=False, **kwargs)
         text = "show this; a group, an option or a part of its name shows these, and all everything"
         self.add_argument("-h", "--help", action=_Help, nargs="?", metavar="GROUP", help=text)
+        self.in_pages = in_pages
         self.set_defaults(parser=self)
 
     def page(self, word: str | None) -> str:
-        """The help of a command, of a group's title or an option's name, or of a part of these. None: of what is in no
-        group."""
+        """The help of a command, of a group's title or an option's name, or of a part of these. None: all, or the first
+        page."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and word in action.choices:
                 return str(action.choices[word].page(None))
         shown = [group for group in self._action_groups if any(_is_shown(each) for each in group._group_actions)]
         groups = [group for group in shown if group.title not in _NO_GROUPS]
-        if word == "all" or (word is None and len(groups) < 2):
+        if word == "all" or (word is None and not self.in_pages):
             return self.format_help()
         formatter = self._get_formatter()
         if word is None:
