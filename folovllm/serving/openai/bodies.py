@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any, cast
 
 from fastapi import Request, Response
@@ -67,8 +68,8 @@ class Bodies:
         with self.gate.admit(1):
             if len(body) <= _SMALL:
                 return self._decode(body, kind)
-            decode = copy_context().run, self._decode_large, body, kind
-            return await asyncio.get_running_loop().run_in_executor(self._thread, *decode)
+            decode = partial(copy_context().run, self._decode_large, body, kind)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, decode)
 
     def _decode_large(self, body: bytes, kind: type[BaseModel]) -> BaseModel:
         # A million lists in one list have no cycles to be found. Looking for them, again and again and through all that

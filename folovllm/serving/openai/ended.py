@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from folovllm.engine.input_processor import ProcessedInputs
 from folovllm.outputs import RequestMetrics, RequestOutput
@@ -72,7 +73,7 @@ class RequestLog:
         seconds = {"queue": phases(times).get("queue"), "e2e": time.time() - ended.arrival_time}
         if times is not None:
             seconds |= {"ttft": times.ttft, "e2e": times.e2e_latency or seconds["e2e"]}
-        fields = {
+        fields: dict[str, Any] = {
             "finish_reason": ended.finish_reason,
             "prompt_tokens": len(ended.prompt.token_ids),
             "cached_tokens": None if output is None else output.num_cached_tokens,
