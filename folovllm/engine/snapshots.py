@@ -8,6 +8,7 @@ vLLM: v1/metrics/stats.py
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,14 @@ CELLS = 384
 FEWEST = 96  # blocks that a bar shows, where there are as many
 STEPS, ROWS = 1024, 64  # that are kept, and of each at most
 LETTERS = "fcus"  # from free to busiest
+STEP_TOKENS = tuple(2**power for power in range(15))
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """`replica` names the engine where there are several. In `block_map` each cell has a letter: f free, c cached, u in
-    use, s shared; the first begins with block `first_block`, each is `blocks_per_cell` of them. `steps`: of Steps."""
+    use, s shared; the first begins with block `first_block`, each is `blocks_per_cell` of them. `steps`,
+    `steps_by_tokens`, `step_tokens`: of Steps."""
 
     replica: str | None
     stats: EngineStats
@@ -36,15 +39,20 @@ class EngineSnapshot:
     first_block: int = 1
     blocks_per_cell: int = 1
     steps: tuple[dict[str, Any], ...] = ()
+    steps_by_tokens: tuple[int, ...] = ()
+    step_tokens: int = 0
 
 
 class Steps:
     """The newest steps of an engine, from its first snapshot on. Of each: `time` in seconds since 1970, when it was
     scheduled; `running` requests; `used` blocks; and `rows`, each (sequence, tokens computed before, tokens in this
-    step, tokens of the prompt, blocks of all these tokens, tokens that it drew)."""
+    step, tokens of the prompt, blocks of all these tokens, tokens that it drew). Of all steps since then,
+    `steps_by_tokens` counts those with at most STEP_TOKENS[i] tokens and more than the one before; the last, the rest.
+    They had `step_tokens` together."""
 
     def __init__(self, engine: LLMEngine) -> None:
         self.newest: deque[dict[str, Any]] = deque(maxlen=STEPS)
+        self.steps_by_tokens, self.step_tokens = [0] * (len(STEP_TOKENS) + 1), 0
         self._kv = engine.scheduler.kv
         engine.core.listen(self)
 
@@ -55,6 +63,9 @@ class Steps:
             drawn = seq.get_len() - start - num if seq.seq_id in more else int(token is not None)
             num += more.get(seq.seq_id, 0)
             rows.append([seq.seq_id, start, num, seq.get_prompt_len(), self._kv.blocks_for(start + num), drawn])
+        if record.token_ids is not None:
+            self.steps_by_tokens[bisect_left(STEP_TOKENS, output.total_num_scheduled_tokens)] += 1
+            self.step_tokens += output.total_num_scheduled_tokens
         used = self._kv.num_blocks - record.num_free
         self.newest.append({"time": record.times[0], "running": record.num_running, "used": used, "rows": rows})
 
@@ -65,7 +76,9 @@ _STEPS = WeakKeyDictionary[LLMEngine, Steps]()
 def snapshot_of(engine: LLMEngine, replica: str | None = None) -> EngineSnapshot:
     if engine not in _STEPS:
         _STEPS[engine] = Steps(engine)
-    return EngineSnapshot(replica, engine.stats(), *_block_map(engine), tuple(_STEPS[engine].newest))
+    steps = _STEPS[engine]
+    counts = tuple(steps.newest), tuple(steps.steps_by_tokens), steps.step_tokens
+    return EngineSnapshot(replica, engine.stats(), *_block_map(engine), *counts)
 
 
 def _block_map(engine: LLMEngine) -> tuple[str, int, int]:

@@ -14,11 +14,11 @@ from typing import Any
 from folovllm.config import EngineConfig
 from folovllm.engine.builder.defaults import HUB, engine_options
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs
+from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs, how_to_install, missing
 from folovllm.entrypoints.cli.recording import recording_options
 from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
-from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
+from folovllm.serving.logs import logging_as
 from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.replicas.options import ReplicaOptions
 from folovllm.utils.logging import init_logger
@@ -31,8 +31,10 @@ LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 def add_parser(choices: Any) -> None:
     parser = choices.add_parser(
         "serve",
+        in_pages=True,
         help="serve the model over HTTP, in the shape of OpenAI's interface",
-        description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /.",
+        description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /. "
+        f"It needs packages: {how_to_install('serve')} ([serve,otel] for spans, [serve,ray] for replicas).",
     )
     text = "folder, hub id or embedded (default: embedded)"
     model = {"action": OneModel, "default": argparse.SUPPRESS, "metavar": "MODEL"}
@@ -44,7 +46,7 @@ def add_parser(choices: Any) -> None:
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=text)
     text = "level of this program's own log (default: FOLOVLLM_LOG_LEVEL, or WARNING)"
     parser.add_argument("--log-level", type=str.upper, choices=LEVELS, help=text)
-    add_fields(parser, ServerOptions, how=_HOW)
+    add_fields(parser, ServerOptions, how=_HOW, title="the server")
     add_fields(parser, ReplicaOptions, title="several engines, on Ray")
     add_engine_arguments(parser)
     add_vllm_arguments(parser, arguments())
@@ -62,9 +64,7 @@ def _replica_options(args: argparse.Namespace) -> ReplicaOptions | None:
     try:
         import ray.serve  # noqa: F401
     except ImportError as error:
-        raise ValueError(
-            f"`serve --replicas` needs the package {error.name}: pip install -e '.[serve,ray]' in the clone"
-        ) from error
+        raise missing("`serve --replicas`", "serve,ray", error) from error
     return ReplicaOptions(**given)
 
 
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     fields_of_config = {name: value for name, value in engine.items() if name not in HUB}
     options = _server_options(args)
     EngineConfig.from_kwargs(model=options.model, **fields_of_config)  # refused before anything heavy is imported
-    require_packages()
+    require_packages(options)
     recording = recording_options(args, texts=False)
     replicas = _replica_options(args)
     if replicas is not None:
@@ -84,8 +84,10 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError("--trace and --nvtx must not be given with --replicas: they are of one engine")
         from folovllm.serving.replicas.launch import serve_replicas
 
-        return serve_replicas(options, engine, replicas, notes)
-    with closing(EngineProcess(options.model, **engine, **recording, observers=args.observers)) as process:
+        with logging_as(options.log_format) as notes:
+            return serve_replicas(options, engine, replicas, notes)
+    here = {**recording, "observers": args.observers, "log_format": options.log_format}
+    with closing(EngineProcess(options.model, **engine, **here)) as process, logging_as(options.log_format) as notes:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
         return serve(options, process, notes)
@@ -133,14 +135,20 @@ def _template(given: str | None) -> str | None:
         raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
-def require_packages() -> None:
-    """Raises ValueError: the extra `serve` is not installed."""
+def require_packages(options: ServerOptions | None = None) -> None:
+    """Raises ValueError: the extra `serve` is not installed, or `otel` where `options` need it."""
     try:
         import fastapi_offline  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"`serve` needs the package {error.name}: pip install -e '.[serve]' in the clone") from error
+        raise missing("`serve`", "serve", error) from error
+    if options is not None and options.otlp_traces_endpoint is not None:
+        try:
+            from folovllm.serving.openai import spans
+        except ImportError as error:
+            raise missing("--otlp-traces-endpoint", "serve,otel", error) from error
+        spans.check_protocol()
 
 
 def _texts(text: str) -> list[str]:

@@ -23,13 +23,14 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from folovllm.distributed.forks import keep_from_forks
 
 if TYPE_CHECKING:
     from folovllm.engine.llm_engine import LLMEngine
+    from folovllm.serving.logs import LogFormat
 
 LENGTH = 8  # bytes before each message, that say how long it is
 
@@ -38,7 +39,8 @@ class EngineProcess:
     """It belongs to this object: it ends with close(), with Python, or when this process is killed.
 
     Args: as for AsyncLLM; observers are shown the engine in its process, so each must be a function that a module has.
-        The trace is written there, too, and is whole when the process has ended with status 0.
+        The trace is written there, too, and is whole when the process has ended with status 0. log_format: how the
+        process writes its log; None: as this package does.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class EngineProcess:
         trace_texts: bool = False,
         nvtx: bool = False,
         observers: Sequence[Any] = (),
+        log_format: LogFormat | None = None,
         **options: Any,
     ) -> None:
         self.trace = trace
@@ -58,7 +61,7 @@ class EngineProcess:
         recording = {"trace": trace, "texts": trace_texts, "nvtx": nvtx, "observers": observers}
         # Not a fork: torch's threads and CUDA do not live on in one.
         self.process = multiprocessing.get_context("spawn").Process(
-            target=_run, args=(theirs, model, options, recording), name="folovllm-engine", daemon=True
+            target=_main, args=(log_format, theirs, model, options, recording), name="folovllm-engine", daemon=True
         )
         self.process.start()
         theirs.close()
@@ -108,6 +111,13 @@ def portable(error: Exception) -> Exception:
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
+
+
+def _main(log_format: LogFormat | None, *arguments: Any) -> None:
+    from folovllm.serving.logs import logging_as
+
+    with nullcontext() if log_format is None else logging_as(log_format):
+        _run(*arguments)
 
 
 def _run(connection: socket.socket, model: str, options: dict[str, Any], recording: dict[str, Any]) -> None:

@@ -71,6 +71,46 @@ def test_each_option_says_what_it_is_for_and_its_default(command: str) -> None:
             assert default.strip("'") in (in_words, json.dumps(value)), where
 
 
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    said = capsys.readouterr()
+    assert (ended.value.code, said.err) == (0, "")
+    return said.out
+
+
+def test_a_long_help_has_pages_which_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    first = printed(capsys, "serve", "--help")
+    assert len(first.splitlines()) < 50
+    words = re.findall(r"--help=(\S+)", first)
+    assert {"server", "cache", "model", "all"} <= set(words)
+    pages = [printed(capsys, "serve", f"--help={word}") for word in words]
+    named = [set(re.findall(r"^ +(--[\w-]+)", page, re.MULTILINE)) for page in (first, *pages)]
+    named[0].discard("--help")
+    assert set.union(*named[:-1]) == named[-1]  # what is in none of them is not anywhere
+    assert sum(len(page) for page in named[:-1]) == len(named[-1])  # nor twice
+    assert all(named)
+
+
+def test_a_command_is_asked_for_either_way(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "--help", "quantize") == printed(capsys, "quantize", "--help")
+
+
+@pytest.mark.parametrize("word", ["max-num-seqs", "--max_num_seqs", "NUM-SEQ"])
+def test_an_option_is_found_by_a_part_of_its_name(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = printed(capsys, "serve", f"--help={word}")
+    assert "--max-num-seqs N" in page
+    assert len(page.splitlines()) < 10
+
+
+def test_a_page_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help=nothing"])
+    said = capsys.readouterr().err
+    assert said.startswith("error: --help=nothing must be a group or an option's name; groups: the server, ")
+    assert len(said.splitlines()) == 1
+
+
 # A seed is drawn.
 IN_WORDS = {("generate", "seed"), ("chat", "seed")}
 
@@ -91,7 +131,7 @@ def engine_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
             raise EnoughError
 
         def made_apart(self: Any, model: str, *, trace: object, trace_texts: bool, nvtx: bool, **options: Any) -> None:
-            del options["observers"]
+            del options["observers"], options["log_format"]
             made(self, config_for_llm(model, **options))
 
         monkeypatch.setattr("folovllm.engine.llm_engine.LLMEngine.__init__", made)

@@ -20,7 +20,7 @@ FIELDS = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) f
 @pytest.mark.parametrize("name", sorted(set(FIELDS) - {"model"}))
 def test_every_field_of_the_engine_is_an_option(name: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main([command, "--help"])
+        main([command, "--help=all"])
     assert f"--{name.replace('_', '-')}" in capsys.readouterr().out
 
 

@@ -117,7 +117,7 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: 
             "serve --enable-lora",
             "enable_lora must be False, got True; vLLM has this, FoloVLLM does not: there are no a",
         ),
-        ("serve --enable-log-requests", "`serve --uvicorn-log-level info` writes a line for each request"),
+        ("serve --max-log-len 9", "max_log_len must be given with enable_log_requests, got 9 without it"),
         ("serve --logits-processors a:B", "register_logits_processor(name) takes a class"),
         ("serve --kv-transfer-config.kv_role both", "kv_transfer_config must be left out, got {'kv_role': 'both'}"),
         ("serve -sc {} --speculative-config.method ngram", "--speculative-config must be given as JSON or key by key"),
@@ -162,11 +162,11 @@ def test_what_vllm_spells_otherwise_is_an_option_here(argv: str, options: dict[s
 
 def test_what_changes_nothing_is_taken_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("folovllm").addHandler(caplog.handler)
-    argv = "-O3 -cc.mode 3 --limit-mm-per-prompt {} --disable-log-requests --max-log-len 9 -pp 1 --api-server-count 1"
+    argv = "-O3 -cc.mode 3 --limit-mm-per-prompt {} --disable-log-requests -pp 1 --api-server-count 1"
     assert engine_options(engine_kwargs(typed(*argv.split()))) == {}
     (line,) = caplog.messages
     assert line.startswith("without effect here: ")
-    said = ("compilation_config", "optimization_level", "limit_mm_per_prompt", "disable_log_requests", "max_log_len")
+    said = ("compilation_config", "optimization_level", "limit_mm_per_prompt", "disable_log_requests")
     assert all(f"{name} (" in line for name in said)
     logging.getLogger("folovllm").removeHandler(caplog.handler)
 

@@ -53,6 +53,8 @@ def test_each_step_says_what_its_rows_compute_and_which_draw() -> None:
     assert rows == [[[0, 32, 40, 2, 0]], [[32, 8, 40, 3, 1]], [[40, 1, 40, 3, 1]], [[41, 1, 40, 3, 1]]]
     assert [(step["running"], step["used"]) for step in steps] == [(1, 2), (1, 3), (1, 3), (1, 3)]
     assert [step["time"] for step in steps] == sorted(step["time"] for step in steps)
+    counted = snapshot_of(llm.engine)
+    assert (counted.steps_by_tokens[:7], counted.step_tokens) == ((2, 0, 0, 1, 0, 1, 0), 32 + 8 + 1 + 1)
     json.dumps(steps)
     listeners = llm.engine.core.listeners
     snapshot_of(llm.engine)

@@ -149,11 +149,11 @@ def test_state_is_told(server: Running, client: OpenAI) -> None:
     assert set(httpx.get(f"{server.url}/version").json()) == {"version"}
     lines = httpx.get(f"{server.url}/metrics").text.splitlines()
     values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
-    label = '{model_name="embedded"}'
-    assert values[f"folovllm:num_requests_running{label}"] == 0
-    assert values[f"folovllm:kv_cache_usage_perc{label}"] == 0
-    assert values[f"folovllm:generation_tokens_total{label}"] == server.llm.stats().output_tokens
-    assert values[f"folovllm:time_to_first_token_seconds_count{label}"] > 0
+    label = '{engine="0",model_name="embedded"}'
+    assert values[f"vllm:num_requests_running{label}"] == 0
+    assert values[f"vllm:kv_cache_usage_perc{label}"] == 0
+    assert values[f"vllm:generation_tokens_total{label}"] == server.llm.stats().output_tokens
+    assert values[f"vllm:time_to_first_token_seconds_count{label}"] > 0
 
 
 def test_the_page_asks_no_other_host(server: Running) -> None:

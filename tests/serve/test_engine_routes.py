@@ -17,12 +17,13 @@ num_requests_waiting num_requests_swapped inter_token_latency_seconds_bucket tim
 kv_cache_usage_perc request_prompt_tokens_bucket request_generation_tokens_bucket request_success_total
 request_queue_time_seconds_sum request_prefill_time_seconds_sum request_decode_time_seconds_sum
 request_max_num_generation_tokens_bucket request_inference_time_seconds_count
-request_time_per_output_token_seconds_count"""
+request_time_per_output_token_seconds_count iteration_tokens_total_bucket request_params_n_bucket
+request_params_max_tokens_bucket request_prefill_kv_computed_tokens_bucket"""
 
 
 @pytest.fixture(scope="module")
 def vllms() -> Iterator[Running]:
-    with running(metrics_prefix="vllm:") as made:
+    with running() as made:
         yield made
 
 
@@ -34,7 +35,7 @@ def sample(text: str, name: str, labels: str = r"[^}]*") -> float:
 def test_guesses_are_counted_under_vllms_names(vllms: Running) -> None:
     assert "spec_decode" not in httpx.get(f"{vllms.url}/metrics").text
     guesses = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
-    with running(metrics_prefix="vllm:", engine={"speculative_config": guesses}) as made:
+    with running(engine={"speculative_config": guesses}) as made:
         made.llm.engine.scheduler.drafts.length.costs = None  # as many as there is room for
         ask = {"prompt": "a cat and a cat and a cat", "max_tokens": 30, "temperature": 0, "ignore_eos": True}
         assert httpx.post(f"{made.url}/v1/completions", json=ask, timeout=600).status_code == 200
@@ -53,13 +54,15 @@ def test_a_dashboard_for_vllm_fills(vllms: Running) -> None:
     assert httpx.post(f"{vllms.url}/v1/completions", json=ask, timeout=600).status_code == 200
     text = httpx.get(f"{vllms.url}/metrics").text
     assert {name for name in DASHBOARD.split() if f"\nvllm:{name}{{" not in text} == set()
-    assert "folovllm:" not in text
     tokens = [len(vllms.llm.engine.tokenizer(prompt)["input_ids"]) for prompt in ask["prompt"]]
     assert sample(text, "vllm:request_prompt_tokens_sum") == sum(tokens)
     assert sample(text, "vllm:request_prompt_tokens_count") == 2
     assert sample(text, "vllm:request_generation_tokens_sum") == 20
     assert sample(text, "vllm:request_generation_tokens_count") == 4
     assert sample(text, "vllm:request_max_num_generation_tokens_sum") == 10
+    assert sample(text, "vllm:request_params_n_sum") == 4
+    assert sample(text, "vllm:request_params_max_tokens_sum") == 10
+    assert sample(text, "vllm:request_prefill_kv_computed_tokens_sum") == sum(tokens)
     assert sample(text, "vllm:request_generation_tokens_bucket", '[^}]*le="2.0"[^}]*') == 0
     assert sample(text, "vllm:request_generation_tokens_bucket", '[^}]*le="5.0"[^}]*') == 4
     parts = [sample(text, f"vllm:request_{part}_time_seconds_sum") for part in ("prefill", "decode", "inference")]
@@ -71,6 +74,13 @@ def test_a_dashboard_for_vllm_fills(vllms: Running) -> None:
     assert facts is not None
     assert 'block_size="16"' in facts.group(1)
     assert 'num_gpu_blocks="4096"' in facts.group(1)
+
+
+def test_another_beginning_of_the_names() -> None:
+    with running(metrics_prefix="mine:") as made:
+        text = httpx.get(f"{made.url}/metrics").text
+    assert sample(text, "mine:num_requests_running", 'engine="0",model_name="embedded"') == 0
+    assert "vllm:" not in text
 
 
 def test_a_prefix_that_no_name_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,7 +170,7 @@ def test_kill_under_load_answers_every_request_that_runs() -> None:
         def all_have_come() -> bool:
             """Those that run, and those that have been answered."""
             text = httpx.get(f"{url}/metrics").text
-            counts = re.findall(r"^folovllm:(?:num_requests_running|request_success_total){.*} (.*)$", text, re.M)
+            counts = re.findall(r"^vllm:(?:num_requests_running|request_success_total){.*} (.*)$", text, re.M)
             return sum(map(float, counts)) == 8
 
         with ThreadPoolExecutor(8) as threads:

@@ -64,7 +64,7 @@ def server(hold: Path) -> Iterator[Running]:
 
 
 def figure(server: Running, name: str) -> float:
-    found = re.search(rf"^folovllm:{name}{{.*}} (.*)$", httpx.get(f"{server.url}/metrics").text, re.M)
+    found = re.search(rf"^vllm:{name}{{.*}} (.*)$", httpx.get(f"{server.url}/metrics").text, re.M)
     assert found is not None
     return float(found.group(1))
 
@@ -153,7 +153,7 @@ def test_four_run_one_waits_and_the_sixth_is_told_to_come_back(server: Running, 
 
 def test_health_metrics_and_the_page_see_one_engine(server: Running) -> None:
     assert httpx.get(f"{server.url}/health").content == b""
-    assert "replica=" not in httpx.get(f"{server.url}/metrics").text
+    assert 'engine="0"' in httpx.get(f"{server.url}/metrics").text
     assert figure(server, "cache_config_info") == 1
     with httpx.stream("GET", f"{server.url}/live") as events:
         assert '"kv_blocks_total":256' in next(events.iter_lines())

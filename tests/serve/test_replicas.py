@@ -78,7 +78,7 @@ def test_metrics_health_and_the_page_know_each_replica(pair: tuple[Running, Loca
     server, _ = pair
     text = httpx.get(f"{server.url}/metrics").text
     for name in ("replica-0", "replica-1"):
-        assert f'folovllm:num_requests_running{{model_name="embedded",replica="{name}"}} 0.0' in text
+        assert f'vllm:num_requests_running{{engine="{name}",model_name="embedded"}} 0.0' in text
     assert httpx.get(f"{server.url}/health").json() == {"replicas": {"replica-0": "up", "replica-1": "up"}}
     with httpx.stream("GET", f"{server.url}/live") as events:
         look = json.loads(next(events.iter_lines()).removeprefix("data: "))

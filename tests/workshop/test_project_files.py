@@ -50,9 +50,32 @@ def test_what_is_new_is_read_in_one_screen() -> None:
 def test_github_runs_every_gate_of_make_check() -> None:
     (gates,) = re.findall(r"^GATES = (.*)$", read("Makefile"), re.MULTILINE)
     workflow = yaml.safe_load(read(".github/workflows/tests.yml"))
-    assert {"test", *workflow["jobs"]["gate"]["strategy"]["matrix"]["gate"]} == set(gates.split())
-    pythons = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
-    assert pythons == re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert {"test", "wheel", *workflow["jobs"]["gate"]["strategy"]["matrix"]["gate"]} == set(gates.split())
+    release = yaml.safe_load(read(".github/workflows/release.yml"))
+    for job in (workflow["jobs"]["test"], release["jobs"]["wheel"]):
+        assert any(str(step.get("run")).startswith("make wheel") for step in job["steps"])
+        pythons = job["strategy"]["matrix"]["python"]
+        assert pythons == re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+
+
+def test_only_a_tag_that_was_proven_is_published() -> None:
+    jobs = yaml.safe_load(read(".github/workflows/release.yml"))["jobs"]
+    assert (jobs["publish"]["if"], jobs["publish"]["needs"]) == ("github.ref_type == 'tag'", ["build", "wheel"])
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    (twine,) = re.findall(r"^twine==(\S+)$", read("constraints.txt"), re.MULTILINE)
+    assert f"pip install twine=={twine}\n" in read(".github/workflows/release.yml")
+
+
+def test_each_action_is_one_version_by_its_hash() -> None:
+    used = [
+        line
+        for path in sorted((ROOT / ".github/workflows").glob("*.yml"))
+        for line in re.findall(r"uses: (.*)", path.read_text("utf-8"))
+    ]
+    assert len(used) > 15
+    assert [line for line in used if not re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+    assert len(set(used)) == len({line.partition("@")[0] for line in used})
 
 
 def test_the_hook_runs_the_ruff_of_the_constraints() -> None:
@@ -60,11 +83,13 @@ def test_the_hook_runs_the_ruff_of_the_constraints() -> None:
     assert f"rev: v{ruff}\n" in read(".pre-commit-config.yaml")
 
 
-def test_no_text_installs_from_an_index_that_does_not_have_it() -> None:
+def test_few_texts_install_from_the_index() -> None:
+    """It has the releases only, from the first that a tag published: who reads a page wants what the page shows."""
     texts = {path for pattern in TEXTS for path in ROOT.glob(pattern) if ".venv" not in path.parts and path.is_file()}
     assert len(texts) > 400
-    found = [path for path in texts if re.search(rb"install(?: -\S+)* '?folovllm\b(?! @)", path.read_bytes())]
-    assert found == []
+    found = {path for path in texts if re.search(rb"install(?: -\S+)* '?folovllm\b(?!(\[\w+\])? @)", path.read_bytes())}
+    both_ways = ("README.md", "README.zh.md", "folovllm/entrypoints/cli/parser.py")
+    assert {str(path.relative_to(ROOT)) for path in found} == set(both_ways)
 
 
 def test_every_text_file_is_opened_with_an_encoding() -> None:

@@ -7,6 +7,7 @@ editable install beside them.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -46,6 +47,8 @@ LEFT_OUT = "[mypy-torch.*,transformers.*]\nfollow_imports = skip\n"  # of 28 sec
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if given := os.environ.get("WHEEL"):
+        return Path(given).resolve()
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
     subprocess.run(command, check=True)
@@ -54,9 +57,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bare(wheel: Path) -> Path:
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The environment's folder of commands."""
-    folder = wheel.parent / "bare"
+    folder = tmp_path_factory.mktemp("environment") / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin/python"
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
@@ -88,6 +91,15 @@ def test_the_demo_runs(bare: Path, tmp_path: Path) -> None:
     done = subprocess.run([bare / "folovllm", "demo"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_help_names_extras_as_they_are_installed_here(bare: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [bare / "folovllm", "serve", "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    said = " ".join(done.stdout.split())
+    assert "pip install 'folovllm[serve]'" in said
+    assert "in the clone" not in said
 
 
 def test_the_server_answers_and_ends(bare: Path, tmp_path: Path) -> None:

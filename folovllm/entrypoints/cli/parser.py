@@ -14,6 +14,7 @@ import sys
 import typing
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, NoReturn
 
 from folovllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig
@@ -41,11 +42,49 @@ _SPELLINGS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with one-line errors, no guessing of abbreviated options, a suggestion for a misspelt one."""
+    """argparse with one-line errors, no guessing of abbreviated options, a suggestion for a misspelt one, and a help by
+    groups of options. in_pages: `--help` alone shows what is in none, and names the groups."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+    def __init__(self, *, in_pages: bool = False, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, add_help=False, **kwargs)
+        text = "show this; a group, an option or a part of its name shows these, and all everything"
+        self.add_argument("-h", "--help", action=_Help, nargs="?", metavar="GROUP", help=text)
+        self.in_pages = in_pages
         self.set_defaults(parser=self)
+
+    def page(self, word: str | None) -> str:
+        """The help of a command, of a group's title or an option's name, or of a part of these. None: all, or the first
+        page."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and word in action.choices:
+                return str(action.choices[word].page(None))
+        shown = [group for group in self._action_groups if any(_is_shown(each) for each in group._group_actions)]
+        groups = [group for group in shown if group.title not in _NO_GROUPS]
+        if word == "all" or (word is None and not self.in_pages):
+            return self.format_help()
+        formatter = self._get_formatter()
+        if word is None:
+            formatter.add_usage(None, [self._actions[0], *self._get_positional_actions()], [])
+            formatter.add_text(self.description)
+            found = [(group.title, group._group_actions) for group in shown if group not in groups]
+        else:
+            wanted = word.lower().lstrip("-").replace("_", "-")
+            found = [(group.title, group._group_actions) for group in groups if wanted in str(group.title).lower()]
+            options = [each for each in self._actions if any(wanted in option for option in each.option_strings)]
+            found = found or [(f"options with {wanted!r}", [each for each in options if _is_shown(each)])]
+            if not found[0][1]:
+                titles = ", ".join(str(group.title) for group in groups) or "none"
+                self.error(f"--help={word} must be a group or an option's name; groups: {titles}")
+        for title, actions in found:
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        if word is None:
+            counts = {str(group.title): sum(map(_is_shown, group._group_actions)) for group in groups}
+            words = {title: max(re.findall(r"\w+", title), key=len) for title in counts}
+            lines = [f"  --help={words[title]:<11} {title} ({count})" for title, count in counts.items()]
+            return formatter.format_help() + "\n".join(["\nmore options, by group:", *lines, "  --help=all", ""])
+        return formatter.format_help()
 
     def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
         """Like parse_args; the result also has `parser`, the chosen command's, and `program` and `argv`, as typed."""
@@ -81,6 +120,25 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {one_line(message)} (see {self.prog} --help)\n")
 
 
+_NO_GROUPS = ("positional arguments", "options")  # argparse's own
+
+
+def _is_shown(action: argparse.Action) -> bool:
+    return action.help is not argparse.SUPPRESS
+
+
+class _Help(argparse._HelpAction):
+    """vLLM: utils/argparse_utils.py (--help=GROUP)"""
+
+    def __init__(self, nargs: str, metavar: str, **given: Any) -> None:
+        super().__init__(**given)
+        self.nargs, self.metavar = nargs, metavar
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        print(parser.page(values), end="")
+        parser.exit()
+
+
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows the defaults that say something, as they are typed: not None, [] or the False of a plain switch."""
 
@@ -90,6 +148,17 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
         if isinstance(action.default, list):
             return f"{action.help} (default: {' '.join(map(str, action.default))})"
         return super()._get_help_string(action)
+
+
+def missing(what: str, extras: str, error: ImportError) -> ValueError:
+    """A package of an extra is not installed: how it is, in a clone or without one."""
+    return ValueError(f"{what} needs the package {error.name}: {how_to_install(extras)}")
+
+
+def how_to_install(extras: str) -> str:
+    if (Path(__file__).parents[3] / "pyproject.toml").exists():
+        return f"pip install -e '.[{extras}]' in the clone"
+    return f"pip install 'folovllm[{extras}]'"
 
 
 def one_line(error: object) -> str:

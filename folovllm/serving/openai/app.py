@@ -29,8 +29,8 @@ from folovllm.serving.openai.live import snapshots
 from folovllm.serving.openai.middleware import (
     ASSETS,
     AuthenticationMiddleware,
+    CallerMiddleware,
     HostMiddleware,
-    RequestIdMiddleware,
     bearer,
 )
 from folovllm.serving.openai.options import ServerOptions
@@ -85,7 +85,6 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     add_error_handlers(app)
     app.add_middleware(AuthenticationMiddleware, keys=options.api_keys)
     app.add_middleware(HostMiddleware, hosts=options.hosts)  # the last that is added is the first that is asked
-    app.add_middleware(RequestIdMiddleware)
     if options.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -94,6 +93,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
             allow_headers=options.allowed_headers,
             allow_credentials=options.allow_credentials,
         )
+    app.add_middleware(CallerMiddleware, logs_access=options.logs_access)
     return app
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 Check = Callable[[], None]
@@ -73,7 +74,7 @@ class Background:
             return make(ask)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, work)
         finally:
             waits = False
             self.num_waited_for -= 1

@@ -16,6 +16,8 @@ import gc
 import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import Any, cast
 
 from fastapi import Request, Response
@@ -23,6 +25,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from folovllm.serving.logs import caller
 from folovllm.serving.openai.errors import APIError, first_problem, refused
 from folovllm.serving.openai.gate import Gate
 from folovllm.serving.openai.protocol import Sampling
@@ -65,7 +68,8 @@ class Bodies:
         with self.gate.admit(1):
             if len(body) <= _SMALL:
                 return self._decode(body, kind)
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._decode_large, body, kind)
+            decode = partial(copy_context().run, self._decode_large, body, kind)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, decode)
 
     def _decode_large(self, body: bytes, kind: type[BaseModel]) -> BaseModel:
         # A million lists in one list have no cycles to be found. Looking for them, again and again and through all that
@@ -135,7 +139,7 @@ class _BoundedRequest(Request):
     async def json(self) -> BaseModel:
         body = await self._bodies.decode(await self.body(), self._kind)
         if isinstance(body, Sampling) and body.request_id is None:
-            body.request_id = self.headers.get("x-request-id")
+            body.request_id = caller.get().request_id
         return body
 
 

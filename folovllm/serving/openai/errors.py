@@ -34,6 +34,7 @@ _TYPES = {
 }
 
 
+CLIENT_CLOSED_REQUEST = 499  # what nginx writes down for a client that has left; it is not sent
 _LONGEST = 1000  # characters of a message, whatever it quotes
 
 
@@ -103,8 +104,7 @@ def add_error_handlers(app: FastAPI) -> None:
     async def of_the_engine(_: Request, error: TimeoutError) -> JSONResponse:
         return APIError(503, str(error), code="engine_stuck", headers={"Retry-After": "1"}).response()
 
-    @app.exception_handler(EngineDeadError)  # apart: what no handler is for is raised anew, with its traceback
-    @app.exception_handler(Exception)
+    @app.exception_handler(EngineDeadError)
     async def of_the_server(_: Request, error: Exception) -> JSONResponse:
         return failed(error).response()
 

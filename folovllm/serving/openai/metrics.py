@@ -1,6 +1,6 @@
 """Prometheus metrics: the engine's state as it is asked for it, and histograms of what requests went through.
 
-The names are vLLM's, behind a prefix: with "vllm:" a dashboard that was made for vLLM fills.
+The names are vLLM's, so that a dashboard that was made for vLLM fills; `--metrics-prefix` says how they begin.
 
 vLLM: v1/metrics/loggers.py
 """
@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -22,18 +22,21 @@ from prometheus_client.registry import Collector
 
 from folovllm.config import CacheConfig
 from folovllm.engine.engine_client import EngineClient
-from folovllm.engine.snapshots import EngineSnapshot
+from folovllm.engine.snapshots import STEP_TOKENS, EngineSnapshot
 from folovllm.entrypoints import metrics_reader as reader
 from folovllm.entrypoints.metrics_reader import PER_POS, SPEC_DECODE, STATE, Gauge, Metric
 from folovllm.outputs import RequestOutput
+from folovllm.sampling_params import SamplingParams
+from folovllm.serving.openai.ended import phases
 from folovllm.serving.openai.gate import Gate
 
-_LABEL = "model_name"
+_LABELS = ["model_name", "engine"]
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _ITL = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _E2E = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0)
 
 
+_N = (1.0, 2.0, 5.0, 10.0, 20.0)
 _LENGTHS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 _FAMILIES: dict[type[Metric], Any] = {Gauge: GaugeMetricFamily, reader.Counter: CounterMetricFamily}
 
@@ -41,54 +44,65 @@ _FAMILIES: dict[type[Metric], Any] = {Gauge: GaugeMetricFamily, reader.Counter: 
 class _EngineState(Collector):
     """Read when it is asked for: nothing is counted twice, and a server that is not asked does nothing for it.
 
-    Several engines have a label more, `replica`."""
+    The label `engine` is a replica's name where there are several, else "0"."""
 
     def __init__(self, prefix: str, model_name: str, gate: Gate, cache: CacheConfig) -> None:
         self.prefix, self.model_name, self.gate, self.cache = prefix, model_name, gate, cache
         self.snapshots: list[EngineSnapshot] = []
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        names = [_LABEL] if all(each.replica is None for each in self.snapshots) else [_LABEL, "replica"]
         for kind, name, text, value_of in STATE:
-            metric = _FAMILIES[kind](f"{self.prefix}{name}", text, labels=names)
+            metric = _FAMILIES[kind](f"{self.prefix}{name}", text, labels=_LABELS)
             for each in self.snapshots:
                 waits_here = name == "num_requests_waiting" and each.replica is None
-                value = self.gate.num_waiting() if waits_here else value_of(each.stats)
-                metric.add_metric([self.model_name, each.replica or ""][: len(names)], value)
+                metric.add_metric(self._labels(each), self.gate.num_waiting() if waits_here else value_of(each.stats))
             yield metric
-        yield from self._spec_decode(names)
+        text = "Tokens that a step computes, drafts aside, from the first time that this was asked for."
+        tokens = HistogramMetricFamily(f"{self.prefix}iteration_tokens_total", text, labels=_LABELS)
+        for each in self.snapshots:
+            tokens.add_metric(self._labels(each), _buckets(STEP_TOKENS, each.steps_by_tokens), each.step_tokens)
+        yield tokens
+        yield from self._spec_decode()
         facts = {name: str(value) for name, value in dataclasses.asdict(self.cache).items()}
         facts["num_gpu_blocks"] = str(sum(each.stats.kv_blocks_total for each in self.snapshots))
         info = GaugeMetricFamily(f"{self.prefix}cache_config_info", "How the KV cache is laid out.", labels=[*facts])
         info.add_metric([*facts.values()], 1)
         yield info
 
-    def _spec_decode(self, names: list[str]) -> Iterator[PrometheusMetric]:
+    def _labels(self, snapshot: EngineSnapshot) -> list[str]:
+        return [self.model_name, snapshot.replica or "0"]
+
+    def _spec_decode(self) -> Iterator[PrometheusMetric]:
         """Of engines with speculative_config."""
         there = [
-            ([self.model_name, each.replica or ""][: len(names)], each.stats.spec_decode)
+            (self._labels(each), each.stats.spec_decode)
             for each in self.snapshots
             if each.stats.spec_decode is not None
         ]
         for name, text, value_of in SPEC_DECODE if there else ():
-            metric = CounterMetricFamily(f"{self.prefix}{name}", text, labels=names)
+            metric = CounterMetricFamily(f"{self.prefix}{name}", text, labels=_LABELS)
             for labels, stats in there:
                 metric.add_metric(labels, value_of(stats))
             yield metric
         if there:
             text = "Draft tokens that were accepted, by their position."
-            metric = CounterMetricFamily(f"{self.prefix}{PER_POS}", text, labels=[*names, "position"])
+            metric = CounterMetricFamily(f"{self.prefix}{PER_POS}", text, labels=[*_LABELS, "position"])
             for labels, stats in there:
                 for position, count in enumerate(stats.num_accepted_tokens_per_pos):
                     metric.add_metric([*labels, str(position)], count)
             yield metric
 
 
+def _buckets(most: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """As Prometheus has them: each with all that is below."""
+    return list(zip([*(str(float(each)) for each in most), "+Inf"], accumulate(counts), strict=True))
+
+
 class _Histogram(Collector):
     """prometheus_client's own takes one value at a time, and here durations come in hundreds."""
 
-    def __init__(self, name: str, text: str, label: str, buckets: tuple[float, ...]) -> None:
-        self.name, self.text, self.label, self.buckets = name, text, label, buckets
+    def __init__(self, name: str, text: str, labels: list[str], buckets: tuple[float, ...]) -> None:
+        self.name, self.text, self.labels, self.buckets = name, text, labels, buckets
         self.counts = [0] * (len(buckets) + 1)
         self.total = 0.0
 
@@ -97,50 +111,61 @@ class _Histogram(Collector):
         self.total += value * times
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        family = HistogramMetricFamily(self.name, self.text, labels=[_LABEL])
-        names = [*map(str, self.buckets), "+Inf"]
-        family.add_metric([self.label], list(zip(names, accumulate(self.counts), strict=True)), self.total)
+        family = HistogramMetricFamily(self.name, self.text, labels=_LABELS)
+        family.add_metric(self.labels, _buckets(self.buckets, self.counts), self.total)
         yield family
 
 
 class Metrics:
-    """A registry for each application: two in a process do not meet."""
+    """A registry for each application: two in a process do not meet. What is counted here is of all its engines."""
 
-    def __init__(self, llm: EngineClient, model_name: str, gate: Gate, prefix: str = "folovllm:") -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, llm: EngineClient, model_name: str, gate: Gate, prefix: str) -> None:
+        self.registry, labels = CollectorRegistry(), [model_name, "all" if llm.replicas() else "0"]
         self.llm, self._state = llm, _EngineState(prefix, model_name, gate, llm.engine.config.cache_config)
         self.registry.register(self._state)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> _Histogram:
-            made = _Histogram(f"{prefix}{name}", text, model_name, buckets)
+            made = _Histogram(f"{prefix}{name}", text, labels, buckets)
             self.registry.register(made)
             return made
 
         self.ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", _TTFT)
         self.itl = histogram("inter_token_latency_seconds", "Between two tokens of one request.", _ITL)
         self.e2e = histogram("e2e_request_latency_seconds", "From arrival to the last token.", _E2E)
-        self.queue = histogram("request_queue_time_seconds", "From arrival to the first step.", _E2E)
-        self.prefill = histogram("request_prefill_time_seconds", "From the first step to the first token.", _E2E)
-        self.decode = histogram("request_decode_time_seconds", "From the first token to the last.", _E2E)
-        self.inference = histogram("request_inference_time_seconds", "From the first step to the last token.", _E2E)
+        self.phases = {
+            name: histogram(f"request_{name}_time_seconds", f"From {text}.", _E2E)
+            for name, text in {
+                "queue": "arrival to the first step",
+                "prefill": "the first step to the first token",
+                "decode": "the first token to the last",
+                "inference": "the first step to the last token",
+            }.items()
+        }
         self.tpot = histogram("request_time_per_output_token_seconds", "A request's mean, after its first token.", _ITL)
         self.prompt = histogram("request_prompt_tokens", "Tokens of a prompt.", _LENGTHS)
         self.generation = histogram("request_generation_tokens", "Tokens of an answer.", _LENGTHS)
         self.longest = histogram("request_max_num_generation_tokens", "Of a request's longest answer.", _LENGTHS)
-        finished = [_LABEL, "finished_reason"]
+        self.computed = histogram("request_prefill_kv_computed_tokens", "Of a prompt, not found cached.", _LENGTHS)
+        self.params_n = histogram("request_params_n", "Sequences that were asked for.", _N)
+        self.params_max_tokens = histogram("request_params_max_tokens", "The most tokens asked for.", _LENGTHS)
+        finished = [*_LABELS, "finished_reason"]
         self._success = Counter(f"{prefix}request_success", "Finished sequences.", finished, registry=self.registry)
-        failures = Counter(f"{prefix}request_failure", "Requests that a step failed.", [_LABEL], registry=self.registry)
-        self.failures = failures.labels(model_name)
-        self._model_name = model_name
+        failures = Counter(f"{prefix}request_failure", "Requests that a step failed.", _LABELS, registry=self.registry)
+        self.failures = failures.labels(*labels)
+        self._labels = labels
 
-    def observe(self, num_prompts: int) -> _Observed:
-        return _Observed(self, num_prompts)
+    def observe(self, params: SamplingParams, num_prompts: int) -> _Observed:
+        return _Observed(self, params, num_prompts)
 
     def success(self, reason: str, times: int = 1) -> None:
-        self._success.labels(self._model_name, reason).inc(times)
+        self._success.labels(*self._labels, reason).inc(times)
 
-    def finished(self, output: RequestOutput) -> None:
+    def finished(self, output: RequestOutput, params: SamplingParams) -> None:
         """By the engine's clock, which is not held up by readers."""
+        self.params_n.observe(params.n)
+        if params.max_tokens is not None:
+            self.params_max_tokens.observe(params.max_tokens)
+        self.computed.observe(len(output.prompt_token_ids) - output.num_cached_tokens)
         lengths = [len(completion.token_ids) for completion in output.outputs]
         self.prompt.observe(len(output.prompt_token_ids))
         self.longest.observe(max(lengths))
@@ -149,16 +174,10 @@ class Metrics:
         reasons = collections.Counter(completion.finish_reason or "abort" for completion in output.outputs)
         for reason, number in reasons.items():
             self.success(reason, number)
-        times = output.metrics
-        if times is None or times.first_scheduled_time is None or times.first_token_time is None:
-            return
-        ended = times.finished_time or times.first_token_time
-        self.queue.observe(times.first_scheduled_time - times.arrival_time)
-        self.prefill.observe(times.first_token_time - times.first_scheduled_time)
-        self.decode.observe(ended - times.first_token_time)
-        self.inference.observe(ended - times.first_scheduled_time)
-        if times.tpot is not None:
-            self.tpot.observe(times.tpot)
+        for name, seconds in phases(output.metrics).items():
+            self.phases[name].observe(seconds)
+        if output.metrics is not None and output.metrics.tpot is not None:
+            self.tpot.observe(output.metrics.tpot)
 
     async def text(self) -> bytes:
         self._state.snapshots = await self.llm.snapshots()
@@ -168,8 +187,8 @@ class Metrics:
 class _Observed:
     """One request's outputs as they pass by."""
 
-    def __init__(self, metrics: Metrics, num_prompts: int) -> None:
-        self.metrics = metrics
+    def __init__(self, metrics: Metrics, params: SamplingParams, num_prompts: int) -> None:
+        self.metrics, self.params = metrics, params
         self.arrived = time.perf_counter()
         self.last = [0.0] * num_prompts
         self.tokens = [0] * num_prompts
@@ -191,4 +210,4 @@ class _Observed:
             self.last[place], self.tokens[place] = now, num_tokens
         if output.finished:
             self.metrics.e2e.observe(now - self.arrived)
-            self.metrics.finished(output)
+            self.metrics.finished(output, self.params)

@@ -1,5 +1,5 @@
-"""ASGI middleware: a request must name a key, if the server asks for one, and a host that this server is. The name that
-it gives itself comes back with the answer.
+"""ASGI middleware: a request must name a key, if the server asks for one, and a host that this server is. It is known
+by an id, which is in its answer and in the log.
 
 A page that a browser has loaded from anywhere can have its name resolved to 127.0.0.1 later on, and then it talks to
 whatever listens there ("DNS rebinding"). The name in `Host` gives it away: it is the page's, not this server's.
@@ -12,12 +12,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import logging
 import re
+import time
+import uuid
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from folovllm.serving.openai.errors import APIError
+from folovllm.serving.logs import Caller, caller
+from folovllm.serving.openai.errors import CLIENT_CLOSED_REQUEST, APIError, failed
 
 MAX_ID = 1024  # it is a part of each chunk's id
 
@@ -69,28 +74,62 @@ _HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^][:/?#@\s]*))(:\d*
 """RFC 9110, without what only a URL has: `127.0.0.1:80@evil.com` is evil.com there."""
 
 
-class RequestIdMiddleware:
-    """Sends X-Request-Id back, by which a client or a proxy finds an answer again, and refuses one that is too long."""
+class CallerMiddleware:
+    """Knows a request by an id: X-Request-Id, or one that is made. It is in the answer and in what is logged meanwhile,
+    so that a client or a proxy finds both again. An id that is too long is refused.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    Args:
+        logs_access: a line for each request, when all of its answer has been sent.
+    """
+
+    def __init__(self, app: ASGIApp, logs_access: bool) -> None:
+        self.app, self.logs_access = app, logs_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = [pair for pair in scope.get("headers", ()) if pair[0] == b"x-request-id"][:1]
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), CLIENT_CLOSED_REQUEST
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        name = given if 0 < len(given) <= MAX_ID else uuid.uuid4().hex.encode()
+        caller.set(Caller(name.decode("latin-1"), scope["headers"]))
 
         async def named(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *found]
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name)]
             await send(message)
 
-        if not found or len(found[0][1]) <= MAX_ID:
-            await self.app(scope, receive, named)
-        else:
-            await APIError(400, f"X-Request-Id must have at most {MAX_ID} characters").response()(scope, receive, send)
+        try:
+            if len(given) > MAX_ID:
+                error = APIError(400, f"X-Request-Id must have at most {MAX_ID} characters, got {len(given)}")
+                await error.response()(scope, receive, named)
+            else:
+                await self.app(scope, receive, named)
+        except Exception as error:  # what no handler is for: it is raised anew, with its traceback
+            if status == CLIENT_CLOSED_REQUEST:
+                await failed(error).response()(scope, receive, named)
+            raise
+        finally:
+            if self.logs_access:
+                fields = {"seconds": round(time.perf_counter() - began, 6)}
+                _access.info(_LINE, *_named_in(scope), status, extra={"fields": fields})
 
 
-ASSETS = ("words.js", "markdown.js", "steps.js", "live.js", "chat.js", "chat.css")
-"""What the page is made of, in static/."""
+_access = logging.getLogger("uvicorn.access")
+_LINE = '%s - "%s %s HTTP/%s" %d'
+"""uvicorn's, which a configuration for its logs may take apart. It writes its own when an answer begins."""
+
+
+def _named_in(scope: Scope) -> tuple[str, str, str, str]:
+    client = "{}:{}".format(*scope["client"]) if scope["client"] else ""
+    query = f"?{scope['query_string'].decode('ascii', 'backslashreplace')}" if scope["query_string"] else ""
+    return client, scope["method"], quote(scope["path"]) + query, scope["http_version"]
+
+
+ASSETS = ("words.js", "markdown.js", "steps.js", "live.js", "chat.js", "chat.css", "grafana.json")
+"""What the page is made of, in static/, and a dashboard of what /metrics has."""
 OPEN_PATHS = ("/", "/health", "/ping", *(f"/assets/{name}" for name in ASSETS))
 """They tell nothing of anyone: the page without its data, and whether the server lives."""
 

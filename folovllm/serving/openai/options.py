@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from folovllm.config import EMBEDDED_MODEL, check_types
 from folovllm.entrypoints.chat_template import check_template
+from folovllm.serving.logs import LogFormat
 from folovllm.utils.checks import wrong
 
 LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
@@ -44,14 +45,18 @@ class ServerOptions:
     response_role: the role of answers
     return_tokens_as_token_ids: name tokens by their ids in log-probabilities
     enable_force_include_usage: count the tokens at the end of every stream
-    metrics_prefix: how names at /metrics begin; with vllm: a dashboard for vLLM fills (default: folovllm:)
+    metrics_prefix: how names at /metrics begin; with vllm: a dashboard for vLLM fills
     unknown_fields: fields that this server does not know: warn leaves them out and says so, refuse answers 400
     root_path: path that a proxy in front puts before this server's own (default: none)
     ssl_certfile: certificate in PEM: the server then speaks HTTPS (default: none)
     ssl_keyfile: key of the certificate, where it is not in the same file (default: none)
+    log_format: an entry of the log as a line of text or of JSON
+    enable_log_requests: log each request when it has ended: its id, tokens, times, and why it ended
+    max_log_len: characters of its prompt and of its answers that this line has (default: none of them)
+    otlp_traces_endpoint: collector of OpenTelemetry that gets a span of each request; by the extra otel (default: none)
     uvicorn_log_level: what uvicorn logs; at info a line for each request
     disable_uvicorn_access_log: no line for each request, whatever that level
-    log_config_file: Python's logging configuration, in JSON or YAML, for uvicorn (default: uvicorn's)
+    log_config_file: Python's logging configuration, in JSON or YAML, for uvicorn (default: as --log-format says)
     """
 
     model: str = EMBEDDED_MODEL
@@ -78,17 +83,21 @@ class ServerOptions:
     response_role: str = "assistant"
     return_tokens_as_token_ids: bool = False
     enable_force_include_usage: bool = False
-    metrics_prefix: str = "folovllm:"
+    metrics_prefix: str = "vllm:"
     unknown_fields: Literal["refuse", "warn"] = "warn"
     root_path: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
+    log_format: LogFormat = "text"
+    enable_log_requests: bool = False
+    max_log_len: int | None = None
+    otlp_traces_endpoint: str | None = None
     uvicorn_log_level: LogLevel = "warning"
     disable_uvicorn_access_log: bool = False
     log_config_file: str | None = None
 
     def __post_init__(self) -> None:
-        check_types(self, port=0, max_queue=0)
+        check_types(self, port=0, max_queue=0, max_log_len=0)
         if self.port > 65535:
             raise wrong("port", "be in [0, 65535]", self.port)
         if not all(re.fullmatch(r"[!-~]+", key) for key in self.api_keys):
@@ -100,8 +109,15 @@ class ServerOptions:
             )
         if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", self.metrics_prefix):
             raise wrong("metrics_prefix", "be the beginning of a name in Prometheus", self.metrics_prefix)
+        if self.max_log_len is not None and not self.enable_log_requests:
+            raise ValueError(f"max_log_len must be given with enable_log_requests, got {self.max_log_len} without it")
         if self.chat_template is not None:
             check_template(self.chat_template)
+
+    @property
+    def logs_access(self) -> bool:
+        """Whether each request has a line of its own, as uvicorn's options say."""
+        return self.uvicorn_log_level in ("info", "debug", "trace") and not self.disable_uvicorn_access_log
 
     @property
     def names(self) -> list[str]:

@@ -29,6 +29,7 @@ from folovllm.sample.structured.grammars import GrammarError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
 from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check, within
+from folovllm.serving.openai.ended import EndedRequest, Observer, RequestLog
 from folovllm.serving.openai.errors import APIError, failed, refused
 from folovllm.serving.openai.gate import Gate, shutting_down
 from folovllm.serving.openai.longest_token import characters_a_token
@@ -64,6 +65,15 @@ class ServingEngine:
         self.created = int(time.time())
         self.gate = Gate(llm, options.max_queue)
         self.metrics = Metrics(llm, self.model_name, self.gate, options.metrics_prefix)
+        self.observers = list[Observer]()
+        if options.enable_log_requests:
+            self.observers.append(RequestLog(options.max_log_len))
+        self.spans = None
+        if options.otlp_traces_endpoint is not None:
+            from folovllm.serving.openai.spans import Spans  # the extra `otel`
+
+            self.spans = Spans(options.otlp_traces_endpoint, self.model_name)
+            self.observers.append(self.spans)
         self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # apart from the engine's
         self.token_bytes = TokenBytes(self.tokenizer)
         if self.tokenizer is not None:
@@ -216,15 +226,25 @@ class ServingEngine:
             APIError: the queue is full, the server shuts down, or the engine could not finish.
         """
         with self.gate.admit(len(work.prompts)):
-            observed = self.metrics.observe(len(work.prompts))
+            observed = self.metrics.observe(work.params, len(work.prompts))
             if len(work.prompts) == 1:
                 streams = self._one(work, 0)
             else:
                 streams = self._several(work)
-            async with aclosing(streams) as each:
-                async for place, output in each:
-                    observed.see(place, output)
-                    yield place, output
+            arrival, cut_off, newest = time.time(), "abort", dict[int, RequestOutput]()
+            try:
+                async with aclosing(streams) as each:
+                    async for place, output in each:
+                        observed.see(place, output)
+                        newest[place] = output
+                        yield place, output
+            except APIError:
+                cut_off = "error"
+                raise
+            finally:
+                for tell in self.observers:
+                    for place, prompt in enumerate(work.prompts):
+                        tell(EndedRequest(prompt, work.params, arrival, newest.get(place), cut_off))
 
     async def _one(self, work: ServeContext, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:
@@ -268,6 +288,8 @@ class ServingEngine:
 
     def close(self) -> None:
         self.background.close()
+        if self.spans is not None:
+            self.spans.close()
 
 
 def _template_for_tools(tokenizer: Any) -> str:

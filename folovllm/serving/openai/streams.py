@@ -19,13 +19,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from folovllm.serving.openai.background import Background, Check, at_once
-from folovllm.serving.openai.errors import APIError, failed
+from folovllm.serving.openai.errors import CLIENT_CLOSED_REQUEST, APIError, failed
 from folovllm.serving.openai.formatting import encoded
 
 _T = TypeVar("_T")
 LARGE = 1000
 """Values in a burst, a few microseconds each."""
-CLIENT_CLOSED_REQUEST = 499  # what nginx writes down for it; it is not sent
 
 
 class ClientGoneError(APIError):

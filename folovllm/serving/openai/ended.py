@@ -1,0 +1,87 @@
+"""A request that has ended, and the line of the log about it.
+
+    request ended request_id=4f0c… finish_reason=stop prompt_tokens=13 output_tokens=30 … ttft_seconds=0.02 seconds=0.4
+
+vLLM: entrypoints/serve/utils/request_logger.py (RequestLogger)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from folovllm.engine.input_processor import ProcessedInputs
+from folovllm.outputs import RequestMetrics, RequestOutput
+from folovllm.sampling_params import SamplingParams
+from folovllm.utils.logging import init_logger
+
+logger = init_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRequest:
+    """One prompt, when nothing more comes of it. `output`: the last that there was, finished or not. `cut_off` says why
+    it has not finished: its client left (abort), or it failed (error). Times are seconds of time.time()."""
+
+    prompt: ProcessedInputs
+    params: SamplingParams
+    arrival_time: float
+    output: RequestOutput | None
+    cut_off: str
+
+    @property
+    def finish_reason(self) -> str:
+        """Of several sequences each that there is."""
+        if self.output is None or not self.output.finished:
+            return self.cut_off
+        return ",".join(sorted({completion.finish_reason or "abort" for completion in self.output.outputs}))
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(len(completion.token_ids) for completion in self.output.outputs) if self.output is not None else 0
+
+
+Observer = Callable[[EndedRequest], None]
+
+
+def phases(times: RequestMetrics | None) -> dict[str, float]:
+    """What a finished request spent its time with, in seconds; empty where that is not known."""
+    if times is None or times.first_scheduled_time is None or times.first_token_time is None:
+        return {}
+    ended = times.finished_time or times.first_token_time
+    return {
+        "queue": times.first_scheduled_time - times.arrival_time,
+        "prefill": times.first_token_time - times.first_scheduled_time,
+        "decode": ended - times.first_token_time,
+        "inference": ended - times.first_scheduled_time,
+    }
+
+
+class RequestLog:
+    """A line for each. max_log_len: the characters, or token ids, of its texts that are in it; None: no text."""
+
+    def __init__(self, max_log_len: int | None) -> None:
+        self.max_log_len = max_log_len
+        logger.setLevel(logging.INFO)
+
+    def __call__(self, ended: EndedRequest) -> None:
+        output, most = ended.output, self.max_log_len
+        times = None if output is None else output.metrics
+        seconds = {"queue": phases(times).get("queue"), "e2e": time.time() - ended.arrival_time}
+        if times is not None:
+            seconds |= {"ttft": times.ttft, "e2e": times.e2e_latency or seconds["e2e"]}
+        fields: dict[str, Any] = {
+            "finish_reason": ended.finish_reason,
+            "prompt_tokens": len(ended.prompt.token_ids),
+            "cached_tokens": None if output is None else output.num_cached_tokens,
+            "output_tokens": ended.num_output_tokens,
+            **{f"{name}_seconds": None if value is None else round(value, 6) for name, value in seconds.items()},
+        }
+        if most is not None:
+            prompt = ended.prompt
+            fields["prompt"] = prompt.token_ids[:most] if prompt.text is None else prompt.text[:most]
+            fields["outputs"] = [completion.text[:most] for completion in output.outputs] if output is not None else []
+        logger.info("request ended", extra={"fields": fields})
