@@ -165,7 +165,7 @@ class ModelRunner:
         step.set_drawn(sampled, self.sampling.reported(seqs) if sampled.logprobs is not None else [])
 
     def _move_blocks(self, scheduled: SchedulerOutput) -> None:
-        if not scheduled.moves_blocks:
+        if not (scheduled.blocks_to_swap_out or scheduled.blocks_to_swap_in or scheduled.blocks_to_copy):
             return
         if self.group is None:
             self.mover.move(scheduled)

@@ -72,7 +72,7 @@ class ModelRunner:
 
     def _execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
         self._update_batch(scheduled)
-        if scheduled.moves_blocks:
+        if scheduled.blocks_to_swap_out or scheduled.blocks_to_swap_in or scheduled.blocks_to_copy:
             if self.group is None:
                 self.mover.move(scheduled)
             else:

@@ -65,7 +65,7 @@ class ModelRunner:
 
     def _execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
         self._update_batch(scheduled)
-        if scheduled.moves_blocks:
+        if scheduled.blocks_to_swap_out or scheduled.blocks_to_swap_in or scheduled.blocks_to_copy:
             self.mover.move(scheduled)
         step = AsyncModelRunnerOutput(self.batch, scheduled.rows)
         if not step.rows:  # blocks were moved, nothing is computed

@@ -69,7 +69,7 @@ class ModelRunner:
 
     def _execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
         self._update_batch(scheduled)
-        if scheduled.moves_blocks:
+        if scheduled.blocks_to_swap_out or scheduled.blocks_to_swap_in or scheduled.blocks_to_copy:
             self.mover.move(scheduled)
             if self.speculation is not None:
                 self.speculation.proposer.move(scheduled)
