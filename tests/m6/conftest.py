@@ -9,7 +9,7 @@ import pytest
 
 from tests.m1.support import make_text_model
 from tests.m3.conftest import oracle  # noqa: F401
-from tests.m4.conftest import patch_once_a_launch  # noqa: F401
+from tests.m4.conftest import fake_cuda, patch_once_a_launch, small_oracle  # noqa: F401
 from tests.m5.conftest import beam_oracle  # noqa: F401
 
 
