@@ -13,7 +13,7 @@ vLLM: v1/request.py (and v0's sequence.py), v1/core/sched/utils.py (check_stop)
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from folovllm.errors import IllegalTransition
@@ -51,10 +51,6 @@ class RequestStatus(Enum):
     FINISHED_STOPPED = auto()
     FINISHED_LENGTH_CAPPED = auto()
     FINISHED_ABORTED = auto()
-
-    @staticmethod
-    def is_finished(status: RequestStatus) -> bool:
-        return status.name.startswith("FINISHED")
 
 
 _S = SequenceStatus
@@ -180,18 +176,13 @@ class Sequence:
         ids of the blocks are copied, so the blocks themselves can be shared. The logprobs of past positions are
         never edited, so the child gets its own list of the same entries.
         """
-        return Sequence(
+        return replace(
+            self,
             seq_id=new_seq_id,
-            request_id=self.request_id,
             data=SequenceData(list(self.data.prompt_token_ids), list(self.data.output_token_ids)),
-            sampling_params=self.sampling_params,
-            status=self.status,
             block_ids=list(self.block_ids),
             further_tables=[list(table) for table in self.further_tables],
-            num_computed_tokens=self.num_computed_tokens,
             output_logprobs=list(self.output_logprobs),
-            cumulative_logprob=self.cumulative_logprob,
-            stop_reason=self.stop_reason,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import json
 import logging
 import os
 import runpy
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
@@ -81,6 +83,23 @@ def make_hf_folder(
     folder = Path(tmp_path) / f"{kind}-{seed}"
     model = make_hf_model(kind, seed, dtype, **over)
     model.save_pretrained(folder, max_shard_size="100KB" if sharded else "10GB")  # type: ignore[operator]
+    return folder
+
+
+def edit_config(folder: Path, **fields: Any) -> Path:
+    """The folder, with some fields of its config.json replaced."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return folder
+
+
+def edit_tensors(
+    folder: Path, edit: Callable[[dict[str, torch.Tensor]], object], file: str = "model.safetensors"
+) -> Path:
+    """The folder, with a file's tensors by name as `edit` leaves them."""
+    tensors = load_file(folder / file)
+    edit(tensors)
+    save_file(tensors, folder / file, metadata={"format": "pt"})
     return folder
 
 

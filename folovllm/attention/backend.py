@@ -69,8 +69,6 @@ class AttentionBackend(ABC):
     """Whether it has fused_forward()."""
     supports_extras = False
     """Whether it computes what AttentionExtras has."""
-    plain: type[AttentionBackend] | None = None
-    """Computes the same in torch's operators."""
 
     def __init__(
         self, num_heads: int, num_kv_heads: int, head_size: int, scale: float, extras: AttentionExtras = NO_EXTRAS

@@ -48,8 +48,3 @@ def choose_splits(num_seqs: int, num_kv_heads: int, max_len: int, block_n: int, 
         wanted = math.ceil(WAVES * places / whole)
         wanted += POOR_WAVES[0] < wanted * whole / places < POOR_WAVES[1]
     return max(1, min(wanted, -(-max_len // block_n), MAX_SPLITS))
-
-
-def tokens_per_split(seq_len: int, splits: int, block_n: int) -> int:
-    """A whole number of tiles, the same for all splits. The last one with tokens may have fewer."""
-    return math.ceil(math.ceil(seq_len / splits) / block_n) * block_n

@@ -68,10 +68,6 @@ class SchedulerOutput:
         return not self.scheduled_seqs
 
     @property
-    def moves_blocks(self) -> bool:
-        return bool(self.blocks_to_swap_out or self.blocks_to_swap_in or self.blocks_to_copy)
-
-    @property
     def rows(self) -> list[Sequence]:
         """The sequences that take part; a step's results come in this order."""
         return [*self.scheduled_seqs, *(child for _, child in self.forks)] if self.forks else self.scheduled_seqs

@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 
 from folovllm.attention.backend import Attention
-from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.linear import PLAIN, Linear, LinearMethod
@@ -138,8 +137,7 @@ class Passes:
         """Each batch with its hidden states behind `layer`."""
         for module in layer.modules():
             if isinstance(module, Attention):
-                kind = PagedTorchBackend if module.extras else DenseBackend
-                module.bind(module.make_backend(kind), self.kv_cache)
+                module.bind(module.make_backend(PagedTorchBackend), self.kv_cache)
         for batch in batches:
             rotary: Rotary = self.rotary(batch.positions)
             out, residual = layer(batch.states, None, rotary, batch.metadata)

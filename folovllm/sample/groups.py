@@ -100,8 +100,6 @@ def sample_groups(
     A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
     generator where it was and the others can be sampled as if nothing had happened.
     """
-    if len(groups) == 1 and groups[0].metadata.group.path != "beam":  # which is then the whole batch, in order
-        return sampler(logits, groups[0].metadata, drawing)
     token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     reports: list[tuple[Tensor | slice, LogprobsTensors]] = []
     ahead: dict[int, tuple[Tensor, Tensor]] = {}

@@ -94,7 +94,7 @@ class LeadingGraphs:
     prompts = None
 
     def __init__(self, graphs: CudaGraphs, group: GroupCoordinator) -> None:
-        self.graphs, self.group, self.size_for = graphs, group, graphs.size_for
+        self.graphs, self.group, self.sizes = graphs, group, graphs.sizes
 
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None

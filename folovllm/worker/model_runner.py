@@ -29,7 +29,7 @@ from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
-from folovllm.worker.cuda_graph import CudaGraphs
+from folovllm.worker.cuda_graph import CudaGraphs, padded_size
 from folovllm.worker.follower import Command, pack_moves
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
@@ -138,7 +138,7 @@ class ModelRunner:
         num_drafted = num_tokens - scheduled.total_num_scheduled_tokens
         # A graph's rows are tokens. Log-probabilities of a prompt are by sequences, and a draft model computes it, too.
         fits = num_tokens == len(nums) + num_drafted and not (self.speculation and scheduled.num_prompt_tokens)
-        size = self.graphs.size_for(num_tokens) if fits else None
+        size = padded_size(num_tokens, self.graphs.sizes) if fits else None
         if prompts is None or (size is not None and not num_drafted):
             return size, None
         shape = prompts.shape_for_drafts(nums) if fits and num_drafted else prompts.shape_for(nums)
@@ -165,7 +165,7 @@ class ModelRunner:
         step.set_drawn(sampled, self.sampling.reported(seqs) if sampled.logprobs is not None else [])
 
     def _move_blocks(self, scheduled: SchedulerOutput) -> None:
-        if not scheduled.moves_blocks:
+        if not (scheduled.blocks_to_swap_out or scheduled.blocks_to_swap_in or scheduled.blocks_to_copy):
             return
         if self.group is None:
             self.mover.move(scheduled)

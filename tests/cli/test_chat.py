@@ -13,7 +13,7 @@ import pytest
 
 from folovllm import LLM, SamplingParams
 from folovllm.entrypoints.cli.chat import hide_keys
-from tests.cli.support import run
+from tests.m1.test_commands import run
 
 termios = pytest.importorskip("termios")
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.support import run
-from tests.m1.test_commands import GREEDY, greedy
+from tests.m1.test_commands import GREEDY, greedy, run
 
 
 def test_generate_json_is_one_object_for_each_prompt(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,8 +44,6 @@ def test_streamed_or_not_the_text_alone_is_on_stdout(
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        ([], "the following arguments are required: COMMAND"),
-        (["generat"], "invalid choice: 'generat'"),
         (["generate", "x", "--temprature", "0"], "did you mean '--temperature'?"),
         (["generate", "x", "--max-token", "3"], "did you mean '--max-tokens'?"),  # no abbreviations
         (["generate", "x", "--n", "2", "--stream"], "--stream prints one text"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from folovllm.entrypoints.cli.info import collect
-from tests.cli.support import run
+from tests.m1.test_commands import run
 from tests.m11.models.tiny_types import make_model
 
 

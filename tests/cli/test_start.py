@@ -13,7 +13,7 @@ import folovllm
 from folovllm import LLM, SamplingParams
 from folovllm.utils.cached_library import cached_library
 from folovllm.utils.cpu_kernels import unavailable_reason
-from tests.cli.support import run
+from tests.m1.test_commands import run
 
 ROOT = Path(folovllm.__file__).parents[1]
 needs_kernels = pytest.mark.skipif(unavailable_reason() is not None, reason="the CPU kernels cannot run here")

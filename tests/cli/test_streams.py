@@ -17,8 +17,7 @@ from rich.table import Table
 
 import folovllm
 from folovllm.entrypoints.cli.console import PlainConsole
-from tests.cli.support import run
-from tests.m1.test_commands import GREEDY
+from tests.m1.test_commands import GREEDY, run
 
 ROOT = Path(folovllm.__file__).parents[1]
 NO_UTF8 = b"caf\xe9".decode("utf-8", "surrogateescape")  # how Python hands over such an argument

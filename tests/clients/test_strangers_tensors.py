@@ -17,11 +17,11 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import shard_of
 from folovllm.models.weights import read_tensors
-from tests.helpers import hf_greedy, make_hf_folder, make_hf_model, our_warnings
+from tests.helpers import edit_tensors, hf_greedy, make_hf_folder, make_hf_model, our_warnings
 from tests.m7.support import FOLDERS
 from tests.m7.test_refusals import LAYER, copied, with_tensors
 from tests.m10.support import KINDS
-from tests.m11.test_damaged_checkpoints import PROMPT, edit_tensors, tokens
+from tests.m11.test_damaged_checkpoints import PROMPT, tokens
 
 SMALL = [5, 99, 17, 3]  # of a vocabulary of 128
 

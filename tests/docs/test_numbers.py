@@ -39,7 +39,7 @@ def default(of: Any, name: str) -> Any:
 FAST, FULL = DEFAULT_CHUNKED_TOKENS["interactivity"], DEFAULT_CHUNKED_TOKENS["throughput"]
 AT_M5 = at("m5", "folovllm/engine/builder/budgets.py", "DEFAULT_CHUNKED_TOKENS")
 SPLITS = splits.choose_splits(1, 8, 32_768, 64)
-PROGRAMS, KB = 8 * SPLITS, splits.tokens_per_split(32_768, SPLITS, 64) * 512 // 1000
+PROGRAMS, KB = 8 * SPLITS, -(-32_768 // (64 * SPLITS)) * 64 * 512 // 1000
 SEQS, BLOCK = default(SchedulerConfig, "max_num_seqs"), default(CacheConfig, "block_size")
 MAX_TOKENS = default(SamplingParams, "max_tokens")
 RUNNER, SCHEDULER = "folovllm/worker/model_runner.py", "folovllm/core/scheduler.py"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 import torch._dynamo  # noqa: F401  it imports half of torch, which must not happen under the modes
 from torch.overrides import TorchFunctionMode
@@ -86,13 +87,16 @@ def fake_cuda_machine(
     *, numbers: bool = True, total_bytes: int = 80 << 30, num_devices: int = 1, context_bytes: int = 600 << 20,
     prompt_graphs: bool = False,
 ) -> Iterator[FakeCuda]:  # fmt: skip
-    """Within this block torch has CUDA devices, also in threads that are started there.
+    """Within this block torch has CUDA devices, also in threads that are started there. Skips the test on a machine
+    that has some: tests/gpu runs there, and kernels are compiled instead of interpreted.
 
     Args:
         numbers: False: tensors have shapes only, and whatever the host asks for is 0.
         total_bytes: memory of each device.  context_bytes: what the driver takes of it.
         prompt_graphs: whether engines record graphs for steps with prompts, for which the interpreter takes seconds.
     """
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
     from triton.runtime.interpreter import InterpretedFunction, interpreter_builder
 
     from folovllm.attention.kernels.tile import wants_small_tiles

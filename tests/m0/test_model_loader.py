@@ -8,12 +8,11 @@ from pathlib import Path
 import accelerate
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from folovllm import ModelConfig, ModelLoader, ModelLoadError, get_model_and_tokenizer
 from folovllm.model_loader import load_tokenizer
 from folovllm.utils.logging import init_logger
-from tests.helpers import add_byte_tokenizer, hf_greedy, make_hf_folder, make_hf_model
+from tests.helpers import add_byte_tokenizer, edit_tensors, hf_greedy, make_hf_folder, make_hf_model
 
 PROMPT = [5, 99, 17, 3]
 
@@ -107,9 +106,7 @@ def test_the_log_says_what_was_decided(folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_missing_tensor_is_named_and_not_filled_with_noise(tmp_path: Path) -> None:
     made = make_hf_folder(tmp_path, "qwen3")
-    tensors = load_file(made / "model.safetensors")
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-    save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
+    edit_tensors(made, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
     with pytest.raises(ModelLoadError, match=r"its checkpoint lacks model\.layers\.1\.mlp\.up_proj\.weight"):
         ModelLoader(ModelConfig(str(made))).load("cpu")
 

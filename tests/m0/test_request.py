@@ -126,7 +126,7 @@ def test_status_is_derived_from_the_sequences(statuses: list[SequenceStatus], ex
     for sequence, status in zip(request.get_seqs(), statuses, strict=True):
         sequence.status = status
     assert request.status is RequestStatus[expected]
-    assert request.is_finished() is RequestStatus.is_finished(request.status) is expected.startswith("FINISHED")
+    assert request.is_finished() is expected.startswith("FINISHED")
 
 
 def test_status_cannot_be_stored() -> None:

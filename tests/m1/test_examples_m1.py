@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.helpers import run_example
 
-ROOT = Path(__file__).parents[2]
 SAYS = {
     "m1_generate.py": ["'Once upon a time': 4 prompt tokens", "  [1] ", "finish_reason 'stop'", "ms per token"],
     "m1_chat.py": ["> What is a KV cache?", "> 什么是前缀缓存？", "the second prompt:\n<|im_start|>user\nWhat is"],
@@ -43,16 +37,6 @@ def printed(has_bf16_units: str) -> dict[str, str]:
 def test_example_says_what_it_sets_out_to_say(name: str, printed: dict[str, str]) -> None:
     for text in SAYS[name]:
         assert text in printed[name]
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_example_runs_as_a_script(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(ROOT / "examples" / "m1_bpe_by_hand.py")]  # without a model it is soon done
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert SAYS["m1_bpe_by_hand.py"][0] in done.stdout
 
 
 def test_the_same_seed_gives_the_same_text_in_the_sampling_example(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, MistralConfig
 
 from folovllm.attention.backends.dense import DenseBackend
@@ -16,7 +15,7 @@ from folovllm.attention.metadata import AttentionMetadata
 from folovllm.errors import ModelLoadError
 from folovllm.models.registry import SWITCHES, decoder_spec
 from folovllm.models.weights import UNWANTED_FILES, WANTED_FILES, build_model
-from tests.helpers import make_hf_folder, make_hf_model, tiny_hf_config
+from tests.helpers import edit_config, edit_tensors, make_hf_folder, make_hf_model, tiny_hf_config
 
 CPU = torch.device("cpu")
 CAPACITY = 128
@@ -119,29 +118,26 @@ def test_weights_are_converted_to_the_models_dtype(tmp_path):
     assert torch.equal(model.model.norm.weight.data, stored.float())
 
 
-def edited(tmp_path, edit):
-    """A model folder whose dict of tensors went through `edit`."""
-    folder = make_hf_folder(tmp_path)
-    tensors = load_file(folder / "model.safetensors")
-    edit(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
 def test_a_missing_tensor_is_named(tmp_path):
-    folder = edited(tmp_path, lambda tensors: tensors.pop("model.layers.1.self_attn.k_proj.weight"))
+    folder = edit_tensors(
+        make_hf_folder(tmp_path), lambda tensors: tensors.pop("model.layers.1.self_attn.k_proj.weight")
+    )
     with pytest.raises(ModelLoadError, match=r"lacks 1 tensor\(s\): model.layers.1.self_attn.k_proj.weight"):
         build(folder)
 
 
 def test_an_extra_tensor_is_named(tmp_path):
-    folder = edited(tmp_path, lambda tensors: tensors.update({"model.layers.9.extra": torch.zeros(2, 3)}))
+    folder = edit_tensors(
+        make_hf_folder(tmp_path), lambda tensors: tensors.update({"model.layers.9.extra": torch.zeros(2, 3)})
+    )
     with pytest.raises(ModelLoadError, match=r"no place for: model.layers.9.extra"):
         build(folder)
 
 
 def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path):
-    folder = edited(tmp_path, lambda tensors: tensors.update({"model.norm.weight": torch.zeros(63)}))
+    folder = edit_tensors(
+        make_hf_folder(tmp_path), lambda tensors: tensors.update({"model.norm.weight": torch.zeros(63)})
+    )
     with pytest.raises(ModelLoadError, match=r"model.norm.weight has shape \(63,\), .* asks for \(64,\)"):
         build(folder)
 
@@ -151,11 +147,7 @@ def test_tensors_that_follow_from_others_may_be_there(tmp_path):
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
 
-    folder = make_hf_folder(tmp_path, tie_word_embeddings=True)
-    tensors = load_file(folder / "model.safetensors")
-    edit(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    build(folder)
+    build(edit_tensors(make_hf_folder(tmp_path, tie_word_embeddings=True), edit))
 
 
 def test_a_snapshot_leaves_out_what_nobody_reads():
@@ -168,10 +160,7 @@ def test_a_snapshot_leaves_out_what_nobody_reads():
 
 
 def test_an_unknown_architecture_lists_the_known_ones(tmp_path):
-    folder = make_hf_folder(tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    config["architectures"] = ["MambaForCausalLM"]
-    (folder / "config.json").write_text(json.dumps(config))
+    folder = edit_config(make_hf_folder(tmp_path), architectures=["MambaForCausalLM"])
     with pytest.raises(ModelLoadError, match=r"MambaForCausalLM.*known: Qwen3ForCausalLM, .*LlamaForCausalLM"):
         build(folder)
 

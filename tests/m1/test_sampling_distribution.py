@@ -63,12 +63,21 @@ def test_draws_from_thousands_of_tokens_follow_the_exact_distribution(filters: d
     assert_fits(draw_many(logits, SamplingParams(**filters), DRAWS), distribution(logits.tolist(), **filters))
 
 
-@pytest.mark.parametrize("scale, sizes", [(4.0, (1, 1024)), (1.5, (1024, 20_000)), (0.2, (20_000, 30_000))])
-def test_small_and_large_sets_are_those_of_the_definition(scale: float, sizes: tuple[int, int]) -> None:
+TOP_P, MIN_P = {"top_p": 0.9}, {"min_p": 0.5}
+
+
+@pytest.mark.parametrize(
+    "scale, filters, sizes",
+    [
+        (4.0, TOP_P, (1, 1024)), (1.5, TOP_P, (1024, 20_000)), (0.2, TOP_P, (20_000, 30_000)),
+        (0.2, MIN_P, (1024, 20_000)), (0.2, {**TOP_P, "min_p": 0.2}, (20_000, 30_000)),
+    ],
+)  # fmt: skip
+def test_small_and_large_sets_are_those_of_the_definition(scale: float, filters: dict, sizes: tuple[int, int]) -> None:
     logits = normal_logits(30_000, scale)
-    expected = distribution(logits.tolist(), top_p=0.9)
+    expected = distribution(logits.tolist(), **filters)
     assert sizes[0] < np.count_nonzero(expected) <= sizes[1]
-    params = SamplingParams(top_p=0.9, logprobs=30_000, logprobs_mode="processed")
+    params = SamplingParams(**filters, logprobs=30_000, logprobs_mode="processed")
     np.testing.assert_allclose(distribution_of(logits, make_row(params)), expected, rtol=1e-4, atol=1e-12)
 
 

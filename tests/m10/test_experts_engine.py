@@ -18,8 +18,9 @@ from folovllm.models.decoder import DecoderForCausalLM
 from tests.fake_cuda import FakeCuda
 from tests.helpers import some
 from tests.m3.oracle import Oracle
+from tests.m5.support import serve, token_ids
 from tests.m6.support import caching_engine
-from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, asked_greedily, prompts_that_begin_alike, serve, token_ids
+from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, asked_greedily, prompts_that_begin_alike
 from tests.m9.support import RankThread
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)

@@ -14,7 +14,7 @@ from folovllm import LLMEngine, ModelConfig, ModelLoadError, SamplingParams
 from folovllm.model_loader import resolve_max_model_len
 from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.models.weights import build_model
-from tests.helpers import hf_greedy, make_hf_folder, make_hf_model, tiny_hf_config
+from tests.helpers import edit_config, edit_tensors, hf_greedy, make_hf_folder, make_hf_model, tiny_hf_config
 from tests.m1.test_models import CPU, flat_logits
 from tests.m7.support import read
 from tests.m7.test_head import changed, engine, with_a_head
@@ -24,19 +24,6 @@ HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 PROMPT = [5, 99, 17, 3, 200, 41]
 # A value of every JSON type, and sizes at the edges and beyond.
 WRONG_VALUES = [None, True, 0, -1, 3, 10**9, math.nan, "x", [], ["x"], {}]
-
-
-def edit_config(folder, **fields):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-    return folder
-
-
-def edit_tensors(folder, edit, file="model.safetensors"):
-    tensors = load_file(folder / file)
-    edit(tensors)
-    save_file(tensors, folder / file, metadata={"format": "pt"})
-    return folder
 
 
 def build(folder):

@@ -12,7 +12,7 @@ import pytest
 
 from folovllm import ModelConfig, ModelLoadError
 from folovllm.model_loader.hf_config import load_generation_config, load_hf_config
-from tests.helpers import make_hf_folder
+from tests.helpers import edit_config, make_hf_folder
 from tests.m8.test_draft_engine import changed, drafting
 
 
@@ -34,9 +34,7 @@ def folder(shared: Path) -> Any:
 
 def change(folder: Path, **fields: Any) -> ModelConfig:
     """The folder's configuration with some fields replaced."""
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-    return ModelConfig(str(folder), dtype="float32")
+    return ModelConfig(str(edit_config(folder, **fields)), dtype="float32")
 
 
 def refusal(folder: Path, **fields: Any) -> str:

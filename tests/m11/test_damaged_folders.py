@@ -13,7 +13,7 @@ from folovllm import ModelConfig, ModelLoader, ModelLoadError
 from folovllm.model_loader import load_tokenizer
 from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.model_loader.model_files import checkpoint_files, resolve_model_path
-from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
+from tests.helpers import edit_tensors, hf_greedy, make_hf_folder, make_hf_model
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +135,7 @@ def test_an_index_may_name_links(tmp_path: Path) -> None:
 
 def test_a_misshapen_tensor_is_named(tmp_path: Path) -> None:
     made = make_hf_folder(tmp_path, "qwen3")
-    tensors = load_file(made / "model.safetensors")
-    tensors["model.norm.weight"] = torch.ones(3)
-    save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
+    edit_tensors(made, lambda tensors: tensors.update({"model.norm.weight": torch.ones(3)}))
     with pytest.raises(ModelLoadError, match=r"its checkpoint has another shape for model\.norm\.weight;"):
         ModelLoader(ModelConfig(str(made))).load("cpu")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from folovllm import LLM, ModelLoadError
 from folovllm.models.registry import decoder_spec
-from tests.helpers import make_hf_model, tiny_hf_config
+from tests.helpers import edit_tensors, make_hf_folder, tiny_hf_config
 
 
 @pytest.mark.parametrize(
@@ -36,11 +35,7 @@ def test_what_cannot_be_is_refused_by_the_fields_name(kind: str, fields: dict[st
 
 
 def test_a_tensor_of_an_expert_is_missed_by_its_name_in_the_checkpoint(tmp_path: Any) -> None:
-    model = make_hf_model("mixtral")
-    model.save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
     name = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
-    del tensors[name]
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    folder = edit_tensors(make_hf_folder(tmp_path, "mixtral"), lambda tensors: tensors.pop(name))
     with pytest.raises(ValueError, match=rf"lacks 1 tensor\(s\): {name}"):
-        LLM(str(tmp_path), skip_tokenizer_init=True)
+        LLM(str(folder), skip_tokenizer_init=True)

@@ -39,11 +39,8 @@ def one(outputs: list[Any]) -> str:
     return str(outputs[0].outputs[0].text)
 
 
-def test_the_engine_has_both_names(llm: LLM) -> None:
-    assert llm.llm_engine is llm.engine
-
-
 def test_vllms_names_of_parts_lead_to_ours(llm: LLM) -> None:
+    assert llm.llm_engine is llm.engine
     assert llm.llm_engine.vllm_config is llm.engine.config
 
 
@@ -248,11 +245,6 @@ def test_special_tokens_have_no_space_but_their_own(llm: LLM, spaces: bool) -> N
     assert one(llm.generate("A", params, use_tqdm=False)) == 3 * llm.get_tokenizer().eos_token
     with pytest.raises(ValueError, match="^spaces_between_special_tokens must be"):
         SamplingParams(spaces_between_special_tokens=None)  # type: ignore[arg-type]
-
-
-def test_an_option_of_no_one_is_refused() -> None:
-    with pytest.raises(TypeError, match="tensor_paralel_size"):
-        LLM(tensor_paralel_size=1)
 
 
 def test_a_checkpoint_says_how_to_draw_from_it(tmp_path: Path) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.fake_cuda import FakeCuda, fake_cuda_machine
-from tests.m1.support import make_text_model
+from tests.m3.conftest import oracle, text_model_folder  # noqa: F401
 from tests.m3.oracle import Oracle
 
 
 @pytest.fixture(scope="session", autouse=True)
 def patch_once_a_launch() -> Iterator[None]:
     """Triton's interpreter puts functions of its own in the place of the language's when a kernel is launched, and
-    looks for more of them, among all names, whenever the kernel calls a function: a third of its time."""
+    looks for more of them, among all names, whenever the kernel calls a function: a third of its time. And it sorts by
+    adding up numbers in Python, one by one, 1.4 s for 1,024 of them: here NumPy sorts."""
     try:
         from triton.runtime import interpreter
 
@@ -39,22 +41,17 @@ def patch_once_a_launch() -> Iterator[None]:
         patched.clear()
         restore(self)
 
+    def sort(x: Any, *, descending: bool) -> Any:
+        assert descending
+        handle = interpreter.TensorHandle(np.sort(x.handle.data)[::-1].copy(), x.handle.dtype)
+        return language.tensor(handle, x.type)
+
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(interpreter, "_patch_lang", patch_lang)
         monkeypatch.setattr(scope, "restore", restore_all)
+        if not torch.cuda.is_available():
+            monkeypatch.setattr(language, "sort", sort)
         yield
-
-
-@pytest.fixture(scope="session")
-def text_model_folder(tmp_path_factory):
-    """With a byte-level tokenizer and an EOS."""
-    return make_text_model(tmp_path_factory.mktemp("model"), max_position_embeddings=64)
-
-
-@pytest.fixture(scope="session")
-def oracle(tmp_path_factory) -> Oracle:
-    """Without an EOS, so that only lengths end a sequence."""
-    return Oracle(tmp_path_factory.mktemp("oracle"))
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +63,5 @@ def small_oracle(tmp_path_factory) -> Oracle:
 @pytest.fixture
 def fake_cuda() -> Iterator[FakeCuda]:
     """Two small GPUs that are none: see tests/fake_cuda. Their numbers are right, Triton's kernels are interpreted."""
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU: tests/gpu runs there, and kernels are compiled instead of interpreted")
     with fake_cuda_machine(total_bytes=2 << 30, num_devices=2) as machine:
         yield machine

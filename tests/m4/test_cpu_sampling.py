@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from folovllm import SamplingParams
-from folovllm.sample.draw import draw_inverse_cdf
-from folovllm.sample.filters import Candidates, Filters, _cut_at_line, find_candidates, full_weights, keep_prefix, top_k
-from folovllm.sample.metadata import SamplingMetadata
-from tests.m1.sampling_reference import CPU, assert_fits, distribution, draw_many, make_row
+from folovllm.sample.filters import Filters, _cut_at_line, full_weights, keep_prefix, top_k
+from tests.m1.sampling_reference import CPU, make_row
 from tests.m1.test_sampler import logits_of
-from tests.m1.test_sampling_distribution import DRAWS, normal_logits
+from tests.m1.test_sampling_distribution import normal_logits
 from tests.m2.test_sampling_groups import sample
-
-# 64 tokens are looked at first here. That decides "steep" logits; "flat" ones need a look at all.
-WIDE = {
-    "steep top_p": (3.0, {"top_p": 0.9}),
-    "steep min_p": (3.0, {"min_p": 0.02}),
-    "steep top_p+min_p": (3.0, {"top_p": 0.97, "min_p": 0.02, "temperature": 0.9}),
-    "flat top_p": (0.3, {"top_p": 0.7}),
-    "flat min_p": (0.3, {"min_p": 0.2}),
-    "flat top_p+min_p": (0.3, {"top_p": 0.7, "min_p": 0.35}),
-}
-
-
-@pytest.mark.parametrize("name", WIDE)
-def test_sets_beyond_the_first_look_follow_the_exact_distribution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("folovllm.sample.filters.NARROW_WIDTH", 64)
-    scale, filters = WIDE[name]
-    logits = normal_logits(400, scale)
-    expected = distribution(logits.tolist(), **filters)
-    assert (np.count_nonzero(expected) > 64) == name.startswith("flat")
-    if name.startswith("flat"):  # the wider look goes row by row: let 20,000 rows share one
-        metadata = SamplingMetadata.build([make_row(SamplingParams(**filters))], 400, CPU)
-        ((_, found),) = find_candidates(
-            logits.unsqueeze(0), metadata.filters, metadata.group.path, metadata.group.width
-        )
-        torch.manual_seed(1234)
-        tokens = draw_inverse_cdf(
-            Candidates(found.weights.expand(DRAWS, -1)), torch.rand(DRAWS, 1, dtype=torch.float64)
-        )
-        counts = np.bincount(tokens.numpy(), minlength=400)
-    else:
-        counts = draw_many(logits, SamplingParams(**filters), DRAWS)
-    assert_fits(counts, expected)
-
-
-def test_two_level_search_follows_the_exact_distribution() -> None:
-    logits = normal_logits(4200, 2.5)  # above 4,096 and no multiple of the block
-    assert_fits(draw_many(logits, SamplingParams(), DRAWS), distribution(logits.tolist()))
 
 
 @settings(max_examples=60)

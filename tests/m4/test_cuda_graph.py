@@ -174,4 +174,3 @@ def test_recording_runs_each_size_once_before_and_the_largest_first(
     assert said == [part for size in (4, 2, 1) for part in (size, "give back", ("begin", "pool"), size, "end")]
     assert graphs.graph_bytes == needs
     assert graphs.pool_bytes == 2150
-    assert [graphs.size_for(num_seqs) for num_seqs in (1, 3, 5)] == [1, 4, None]

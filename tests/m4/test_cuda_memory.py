@@ -40,8 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shapes_only() -> Iterator[FakeCuda]:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU: tests/gpu runs there")
     with fake_cuda_machine(numbers=False, total_bytes=TOTAL_BYTES) as machine:
         yield machine
 

@@ -11,11 +11,9 @@ import torch
 from folovllm.sample.kernels import cut, threshold
 from tests.m1.sampling_reference import distribution
 from tests.m4.sampling_kernel_support import CUDA, FILTERS, kept, normal
-from tests.m11.cuda.sorting import sort_at_once
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("triton")
-__all__ = ["sort_at_once"]
 
 
 def kept_by_definition(logits: torch.Tensor, **filters) -> list[int]:

@@ -17,10 +17,8 @@ from folovllm.sample.kernels import sampler as kernel
 from folovllm.sample.kernels.sampler import noise as kernel_noise
 from tests.m1.sampling_reference import assert_fits, distribution
 from tests.m4.sampling_kernel_support import CUDA, DEVICE, FILTERS, as_filters, kept, normal
-from tests.m11.cuda.sorting import sort_at_once
 
 pytestmark = pytest.mark.slow
-__all__ = ["sort_at_once"]
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from folovllm.attention.splits import MAX_SPLITS, PLACES, choose_splits, tokens_per_split
+from folovllm.attention.splits import MAX_SPLITS, PLACES, choose_splits
 
 
 def test_the_number_of_splits_fills_the_gpu_and_never_exceeds_the_tiles() -> None:
@@ -23,7 +23,3 @@ def test_two_waves_and_a_little_are_avoided() -> None:
     """101 * 8 programs are 2.04 times the places: the last few would run alone."""
     assert choose_splits(num_seqs=101, num_kv_heads=8, max_len=4096, block_n=64) == 2
     assert choose_splits(num_seqs=112, num_kv_heads=8, max_len=4096, block_n=64) == 1
-
-
-def test_splits_hold_whole_tiles() -> None:
-    assert [tokens_per_split(1000, splits, 64) for splits in (1, 2, 3, 16, 64)] == [1024, 512, 384, 64, 64]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 from folovllm import LLMEngine
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.outputs import RequestOutput
 from folovllm.request import Sequence, SequenceStatus
-from tests.m2.support import make_engine
+from folovllm.sampling_params import SamplingParams
+from tests.m2.support import assert_idle, make_engine
 from tests.m3.support import EOS, PagedDesk
 
 RUNNING = SequenceStatus.RUNNING
@@ -98,3 +101,21 @@ def chunked_engine(folder: Path | str, **kwargs: Any) -> LLMEngine:
     """A float32 engine without a tokenizer on the CPU, with chunked prefill unless told otherwise; any field of the
     configs by its name."""
     return make_engine(folder, **{"skip_tokenizer_init": True, "enable_chunked_prefill": True, **kwargs})
+
+
+def serve(engine: LLMEngine, asked: list[tuple[list[int], SamplingParams]], seed: int = 0) -> list[RequestOutput]:
+    """They come one by one while others run; the engine's books are looked through after every step."""
+    rng, done = random.Random(seed), {}
+    coming = list(enumerate(asked))
+    while coming or engine.has_unfinished_requests():
+        if coming and rng.random() < 0.5:
+            number, (prompt, params) = coming.pop(0)
+            engine.add_request(str(number), prompt, params)
+        done |= {output.request_id: output for output in engine.step() if output.finished}
+        engine.scheduler.check_invariants()
+    assert_idle(engine)
+    return [done[str(number)] for number in range(len(asked))]
+
+
+def token_ids(outputs: list[RequestOutput]) -> list[list[list[int]]]:
+    return [[completion.token_ids for completion in output.outputs] for output in outputs]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from folovllm import LLMEngine, SamplingParams
+from folovllm import SamplingParams
 from folovllm.outputs import RequestOutput
 from tests.helpers import names, some, thinned
 from tests.m2.support import assert_idle, counting_forwards
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle
-from tests.m5.support import chunked_engine
+from tests.m5.support import chunked_engine, serve, token_ids
 
 # By the budget a step has for all, and by the threshold for each.
 CUTS: dict[str, dict[str, Any]] = {
@@ -41,24 +41,6 @@ CACHES: dict[str, dict[str, Any]] = {
 def random_prompts(count: int, seed: int = 0, longest: int = 80) -> list[list[int]]:
     rng = random.Random(seed)
     return [[rng.randrange(256) for _ in range(rng.randrange(1, longest))] for _ in range(count)]
-
-
-def serve(engine: LLMEngine, asked: list[tuple[list[int], SamplingParams]], seed: int = 0) -> list[RequestOutput]:
-    """They come one by one while others run; the engine's books are looked through after every step."""
-    rng, done = random.Random(seed), {}
-    coming = list(enumerate(asked))
-    while coming or engine.has_unfinished_requests():
-        if coming and rng.random() < 0.5:
-            number, (prompt, params) = coming.pop(0)
-            engine.add_request(str(number), prompt, params)
-        done |= {output.request_id: output for output in engine.step() if output.finished}
-        engine.scheduler.check_invariants()
-    assert_idle(engine)
-    return [done[str(number)] for number in range(len(asked))]
-
-
-def token_ids(outputs: list[RequestOutput]) -> list[list[list[int]]]:
-    return [[completion.token_ids for completion in output.outputs] for output in outputs]
 
 
 @pytest.mark.parametrize(

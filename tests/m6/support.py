@@ -19,6 +19,13 @@ from tests.m3.support import EOS
 from tests.m5.support import ChunkDesk
 
 RUNNING = SequenceStatus.RUNNING
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "swap": {"num_kv_blocks": 14, "preemption_mode": "swap"},
+    "recompute": {"num_kv_blocks": 14, "preemption_mode": "recompute"},
+    "chunks": {"max_num_batched_tokens": 7},
+    "ahead": {"async_scheduling": True},
+    "no cache": {"enable_prefix_caching": False},
+}
 
 
 def caching_engine(folder: Path | str, **kwargs: Any) -> LLMEngine:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from folovllm import LLM, LLMEngine, SamplingParams
 from folovllm.outputs import RequestOutput
@@ -52,8 +51,6 @@ def serve(engine: LLMEngine, numbers: list[int]) -> list[list[Any]]:
 
 @pytest.mark.exhaustive
 def test_alone_and_in_company_with_chunks_and_a_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU: kernels are compiled instead of interpreted")
     oracle = Oracle(tmp_path_factory.mktemp("small"), num_attention_heads=2, num_key_value_heads=1)
     with fake_cuda_machine(total_bytes=2 << 30, num_devices=2):
         plain = make_engine(oracle, enable_chunked_prefill=False, enable_prefix_caching=False)

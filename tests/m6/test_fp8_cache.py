@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,24 +11,11 @@ from folovllm import LLM, LLMEngine, SamplingParams
 from folovllm.attention.backends.fp8 import FP8, PagedFp8Backend, to_bytes
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
-from tests.fake_cuda import FakeCuda, fake_cuda_machine
+from tests.fake_cuda import FakeCuda
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import serve, waits_of_launches
-
-
-@pytest.fixture(scope="session")
-def small_oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    return Oracle(tmp_path_factory.mktemp("small"), num_attention_heads=2, num_key_value_heads=1)
-
-
-@pytest.fixture
-def fake_cuda() -> Iterator[FakeCuda]:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU: tests/gpu runs there, and kernels are compiled instead of interpreted")
-    with fake_cuda_machine(total_bytes=2 << 30, num_devices=2) as machine:
-        yield machine
-
+from tests.m6.support import SCHEDULES
 
 PROMPTS = [[i + 3] * (1 + 5 * (i % 3)) + [9, i] * 3 for i in range(4)]
 SETTINGS: dict[str, Any] = {
@@ -126,15 +112,6 @@ def test_a_block_takes_a_byte_for_each_number(oracle: Oracle, dtype: str) -> Non
     times = 2 if dtype == "bfloat16" else 4
     assert plain.core.cache_size.block_bytes == times * fp8.core.cache_size.block_bytes
     assert plain.runner.kv_cache.num_bytes == times * fp8.runner.kv_cache.num_bytes
-
-
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "swap": {"num_kv_blocks": 14, "preemption_mode": "swap"},
-    "recompute": {"num_kv_blocks": 14, "preemption_mode": "recompute"},
-    "chunks": {"max_num_batched_tokens": 7},
-    "ahead": {"async_scheduling": True},
-    "no cache": {"enable_prefix_caching": False},
-}
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from folovllm import LLMEngine, SamplingParams
-from folovllm.outputs import RequestOutput
+from folovllm import SamplingParams
 from tests.helpers import names, thinned
-from tests.m2.support import assert_idle
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle
+from tests.m5.support import serve, token_ids
 from tests.m6.support import caching_engine
 
 BLOCK = 4
@@ -48,24 +47,6 @@ def asked_greedily() -> Asked:
         (prompt, SamplingParams(temperature=0, max_tokens=12 + 2 * (i % 4)))
         for i, prompt in enumerate(prompts_that_begin_alike())
     ]
-
-
-def serve(engine: LLMEngine, asked: Asked, seed: int = 0, salt: str | None = None) -> list[RequestOutput]:
-    """They come one by one while others run; the engine's books are looked through after every step."""
-    rng, done = random.Random(seed), {}
-    coming = list(enumerate(asked))
-    while coming or engine.has_unfinished_requests():
-        if coming and rng.random() < 0.7:
-            number, (prompt, params) = coming.pop(0)
-            engine.add_request(str(number), {"prompt_token_ids": prompt, "cache_salt": salt}, params)
-        done |= {output.request_id: output for output in engine.step() if output.finished}
-        engine.scheduler.check_invariants()
-    assert_idle(engine)
-    return [done[str(number)] for number in range(len(asked))]
-
-
-def token_ids(outputs: list[RequestOutput]) -> list[list[list[int]]]:
-    return [[completion.token_ids for completion in output.outputs] for output in outputs]
 
 
 def reusable(prompt: list[int]) -> int:

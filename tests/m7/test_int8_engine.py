@@ -17,6 +17,7 @@ from tests.helpers import make_hf_folder
 from tests.m2.support import assert_idle
 from tests.m4.cpu_target import REASON
 from tests.m4.cuda_support import serve
+from tests.m6.support import SCHEDULES
 from tests.m7.rounded_cache import RoundedCache
 
 PROMPTS = [[i + 3] * (1 + 5 * (i % 3)) + [9, i] * 3 for i in range(4)]
@@ -73,13 +74,6 @@ def test_greedy_tokens_are_hugging_faces_with_a_rounded_cache(folder: Path, sett
     assert [one for (one,) in said] == hugging_face(folder, 10)
 
 
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "swap": {"num_kv_blocks": 14, "preemption_mode": "swap"},
-    "recompute": {"num_kv_blocks": 14, "preemption_mode": "recompute"},
-    "chunks": {"max_num_batched_tokens": 7},
-    "ahead": {"async_scheduling": True},
-    "no cache": {"enable_prefix_caching": False},
-}
 ASKED = {
     "forks": SamplingParams(temperature=0.8, seed=3, n=2, max_tokens=10),
     "beams": SamplingParams(use_beam_search=True, best_of=2, n=2, temperature=0, max_tokens=10, ignore_eos=True),

@@ -7,12 +7,11 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from folovllm import LLM, ModelConfig, ModelLoadError
 from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.model_loader.quant_scheme import QuantScheme, read_scheme, select_scheme
-from tests.helpers import make_hf_folder
+from tests.helpers import edit_config, edit_tensors, make_hf_folder
 from tests.m7.support import FOLDERS, read
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}
@@ -104,18 +103,12 @@ def copied(tmp_path, name):
 
 def edited(tmp_path, name, **settings):
     folder = copied(tmp_path, name)
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] |= settings
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    before = json.loads((folder / "config.json").read_text())["quantization_config"]
+    return edit_config(folder, quantization_config=before | settings)
 
 
 def with_tensors(tmp_path, name, edit):
-    folder = copied(tmp_path, name)
-    tensors = load_file(folder / "model.safetensors")
-    edit(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
+    return edit_tensors(copied(tmp_path, name), edit)
 
 
 LAYER = "model.layers.0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from folovllm import LLM, SamplingParams
 from folovllm.engine.builder.proposer import DRAFT_FOLDER
 from folovllm.errors import ModelLoadError
+from tests.helpers import edit_config
 from tests.m7.support import FOLDERS, NAMES
 from tests.m8.support import guess_always
 
@@ -70,10 +70,7 @@ def test_most_guesses_are_right_where_the_draft_has_learnt(plain: LLM) -> None:
 
 
 def changed(folder: Path, **fields: Any) -> str:
-    shutil.copytree(DRAFT_FOLDER, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | fields))
-    return str(folder)
+    return str(edit_config(Path(shutil.copytree(DRAFT_FOLDER, folder)), **fields))
 
 
 def test_a_draft_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -89,12 +86,6 @@ def test_a_draft_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
 def test_a_draft_that_cannot_be_computed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"^speculative_config\['model'\]: .*tensor model.layers.0.mlp"):
         drafting(speculative={"model": changed(tmp_path / "wrong", intermediate_size=200)})
-
-
-def test_a_draft_with_a_window_drafts(tmp_path: Path, plain: LLM) -> None:
-    window = {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention"]}
-    llm = drafting(speculative={"model": changed(tmp_path / "window", **window)})
-    assert tokens(llm, temperature=0.0) == tokens(plain, temperature=0.0)
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from tests.helpers import names, thinned
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 from tests.m4.test_cuda_graph import copies_are_queued, with_graphs
-from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, asked_greedily, serve, token_ids
+from tests.m5.support import serve, token_ids
+from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, asked_greedily
 from tests.m8.support import Prophet, guess_always, guessing_engine
 from tests.m8.test_speculation_cuda import PROMPTS, SMALL, folder
 from tests.m8.test_speculation_engine import answers_of, greedy_answers, num_accepted

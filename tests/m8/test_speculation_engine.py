@@ -18,8 +18,9 @@ from tests.helpers import names, some, thinned
 from tests.m2.support import assert_idle
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle
+from tests.m5.support import serve, token_ids
 from tests.m6.support import caching_engine
-from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, Asked, asked_greedily, serve, token_ids
+from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, Asked, asked_greedily
 from tests.m8.support import Key, Prophet, guess_always, guessing_engine
 
 

@@ -13,8 +13,9 @@ from folovllm.outputs import RequestOutput
 from tests.helpers import hf_greedy, make_hf_folder, names, some, thinned
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle
+from tests.m5.support import serve, token_ids
 from tests.m6.support import caching_engine
-from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, Asked, asked_greedily, serve, token_ids
+from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, Asked, asked_greedily
 from tests.m7.support import FOLDERS, NAMES, PROMPTS, generate
 from tests.m7.support import oracle as quantized_oracle
 from tests.m8.support import guess_always

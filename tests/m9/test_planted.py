@@ -16,8 +16,9 @@ from folovllm.layers.linear import Linear
 from folovllm.layers.parallel import RowParallelMethod, VocabParallelEmbedding
 from folovllm.models.shard import Shard
 from tests.helpers import make_hf_folder
+from tests.m5.support import serve, token_ids
 from tests.m6.support import caching_engine
-from tests.m6.test_parity_m6 import Asked, asked_greedily, serve, token_ids
+from tests.m6.test_parity_m6 import Asked, asked_greedily
 from tests.m9.support import RankThread
 
 Plant = Callable[[pytest.MonkeyPatch], None]

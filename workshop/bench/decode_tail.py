@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from folovllm.attention.splits import PLACES, tokens_per_split
+from folovllm.attention.splits import PLACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def list_programs(
     """Bytes that each program of a decode reads and writes, in the order in which they start."""
     programs = []
     for seq_len in seq_lens:
-        per_split = tokens_per_split(seq_len, splits, block_n)
+        per_split = -(-seq_len // (splits * block_n)) * block_n  # whole tiles, as the kernel takes them
         for first in range(0, seq_len, per_split):
             tokens = min(per_split, seq_len - first)
             programs += [tokens * token_bytes + (splits > 1) * result_bytes] * num_kv_heads

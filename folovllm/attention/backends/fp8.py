@@ -63,7 +63,6 @@ class PagedFp8Backend(PagedTorchBackend):
 class TritonFp8Backend(TritonBackend):
     name = "triton_fp8"
     stores_as_is = False
-    plain = PagedFp8Backend
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:

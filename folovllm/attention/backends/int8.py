@@ -96,7 +96,6 @@ class CPUInvariantInt8Backend(CPUInvariantBackend, CPUInt8Backend):
 class TritonInt8Backend(TritonBackend):
     name = "triton_int8"
     stores_as_is = False
-    plain = PagedInt8Backend
     kv_cache_shape = PagedInt8Backend.kv_cache_shape
 
     def write(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:

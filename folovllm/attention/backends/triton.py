@@ -20,7 +20,6 @@ from importlib.util import find_spec
 import torch
 
 from folovllm.attention.backend import AttentionBackend, FusedRope
-from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 
 
@@ -47,7 +46,6 @@ class TritonBackend(AttentionBackend):
     supports_prompt_graphs = True
     supports_extras = True
     supports_fused_decode = True
-    plain: type[AttentionBackend] | None = PagedTorchBackend
     counters: torch.Tensor | None = None
     """As paged_decode() takes them: each layer has some, made before a graph is recorded."""
 

@@ -21,9 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from folovllm.attention.backend import Attention, AttentionExtras, FusedRope
+from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
 from folovllm.engine.builder.components import Components
+from folovllm.engine.builder.kv_cache_dtype import FP8, INT8
 from folovllm.layers.linear import PLAIN, Linear
 from folovllm.layers.moe import route
 from folovllm.layers.norm import QKNorm, RMSNorm
@@ -65,7 +67,8 @@ def check_kernels(
         linear = QuantizedLinears(linear.scheme, plain_method, PLAIN)
     else:
         linear = PLAIN
-    plain = replace(chosen, backend=chosen.backend.plain or chosen.backend, ops=LayerOps(linear), draws=False)
+    backends = {torch.uint8: FP8, torch.int8: INT8}.get(chosen.cache_dtype, {"paged_torch": PagedTorchBackend})
+    plain = replace(chosen, backend=backends["paged_torch"], ops=LayerOps(linear), draws=False)
     sizes = config.cache_config.block_size, chosen.cache_dtype
     if isinstance(spec, DecoderSpec):
         kinds = dict.fromkeys(map(AttentionExtras, spec.windows or [None]))

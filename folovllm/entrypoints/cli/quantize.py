@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
         report = quantize(args.model, args.out, recipe, args.calibration, on_layer)
     if args.json:
-        print(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(asdict(report) | {"loss_rise": report.loss_rise}, indent=2, ensure_ascii=False))
     else:
         show(report)
     return 0

@@ -39,6 +39,7 @@ from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
 from folovllm.serving.openai.token_bytes import TokenBytes
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
+from folovllm.utils.checks import check_utf8
 
 _T = TypeVar("_T")
 _NOT_SHOWN = {"function": {"strict"}}
@@ -210,10 +211,7 @@ class ServingEngine:
         tokenizer = self.cancellable_tokenizer(check)
         if tokenizer is None:
             raise ValueError("prompt must be token ids, got text: skip_tokenizer_init leaves no tokenizer")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError("prompt must be text that UTF-8 can hold, got a lone surrogate") from None
+        check_utf8("prompt", text)
         check_characters("prompt", text, self.max_characters)
         return list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
@@ -254,8 +252,6 @@ class ServingEngine:
                     yield place, output
         except (NoTokenLeftError, GrammarError) as error:
             raise refused(error) from error
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             self.metrics.failures.inc()
             raise failed(error) from error

@@ -8,13 +8,11 @@ import torch
 from tests.helpers import some
 from tests.m1.sampling_reference import distribution
 from tests.m4.sampling_kernel_support import CUDA, DEVICE, FILTERS, as_filters, kept, normal
-from tests.m11.cuda.sorting import sort_at_once
 
 pytest.importorskip("triton")
 from folovllm.sample.kernels import cut
 
 pytestmark = pytest.mark.slow
-__all__ = ["sort_at_once"]
 SETTINGS = [*FILTERS.values(), {"temperature": 0.8, "top_k": 20, "top_p": 0.95}, {"temperature": 0.0, "top_k": 3}]
 SHIFTS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
 

@@ -31,8 +31,6 @@ __all__ = ["folder"]
 @pytest.fixture
 def fake_cuda() -> Iterator[FakeCuda]:
     """With graphs for steps with prompts."""
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU: tests/gpu runs there, and kernels are compiled instead of interpreted")
     with fake_cuda_machine(total_bytes=2 << 30, prompt_graphs=True) as machine:
         yield machine
 
@@ -211,8 +209,6 @@ def test_weights_and_caches_of_fewer_bits_have_such_graphs_too(
 
 @pytest.fixture
 def shapes_only() -> Iterator[FakeCuda]:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU: tests/gpu runs there")
     with fake_cuda_machine(numbers=False, total_bytes=TOTAL_BYTES, prompt_graphs=True) as machine:
         yield machine
 

@@ -16,6 +16,7 @@ from folovllm.models.registry import decoder_spec
 from folovllm.models.transformers_model import transformers_spec
 from folovllm.worker.kv_cache import kv_cache_groups
 from tests.helpers import hf_greedy, our_warnings, some
+from tests.m8 import test_draft_engine as drafts
 from tests.m11.models.tiny_types import LLAMA, TYPES, config_of, generate, make_model, make_prompts, run_engine
 
 BLOCK, WINDOW, CHUNK, LONG = 4, 16, 16, 200
@@ -184,3 +185,9 @@ def test_a_pool_too_small_for_all_groups_lowers_the_length_with_one_line(gemma, 
     found = tokens(llm, prompts, SamplingParams(temperature=0, ignore_eos=True, max_tokens=256))
     assert [len(prompt) + len(said) for prompt, said in zip(prompts, found, strict=True)] == [longest] * 2
     assert found == [hf_greedy(gemma[0], prompt, longest - len(prompt)) for prompt in prompts]
+
+
+def test_a_draft_with_a_window_drafts(tmp_path):
+    window = {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention"]}
+    llm = drafts.drafting(speculative={"model": drafts.changed(tmp_path / "window", **window)})
+    assert drafts.tokens(llm, temperature=0.0) == drafts.tokens(LLM(dtype="float32"), temperature=0.0)

@@ -30,8 +30,6 @@ class AttentionBackend(ABC):
     supports_cuda_graphs = False
     """True: in a batch of decodes, the shapes of the tensors alone decide which kernels `forward` and `write` launch,
     and with which arguments. A captured launch is then right for any content that the tensors hold at its replay."""
-    plain: type[AttentionBackend] | None = None
-    """Computes the same in torch's operators."""
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
         self.num_heads, self.num_kv_heads, self.head_size, self.scale = (

@@ -186,10 +186,6 @@ class CudaGraphs:
             gumbel_params, positions = self.buffers.gumbel_params(size)
             gumbel_params.draw(logits, positions, out=tokens)
 
-    def size_for(self, num_seqs: int) -> int | None:
-        """The batch size to which `num_seqs` sequences must be padded; None: no graph is that large."""
-        return padded_size(num_seqs, self.sizes)
-
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

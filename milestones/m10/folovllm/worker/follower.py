@@ -93,7 +93,7 @@ class LeadingGraphs:
     """Rank 0's graphs: each is replayed by all."""
 
     def __init__(self, graphs: CudaGraphs, group: GroupCoordinator) -> None:
-        self.graphs, self.group, self.size_for = graphs, group, graphs.size_for
+        self.graphs, self.group, self.sizes = graphs, group, graphs.sizes
 
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None

@@ -7,7 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, MistralConfig
 
 from folovllm import LLMEngine, ModelConfig, ModelLoadError, SamplingParams
-from tests.helpers import hf_greedy, make_hf_folder
+from folovllm.models.weights import build_model
+from tests.helpers import hf_greedy, make_hf_folder, tiny_hf_config
 
 PROMPT = [5, 99, 17, 3, 200, 41]
 
@@ -41,3 +42,10 @@ def test_a_sliding_window_runs_within_it(kind, tmp_path):
     assert tokens(folder, more, window) == hf_greedy(oracle, PROMPT, more)
     with pytest.raises(ModelLoadError, match=rf"sliding_window={window}; set max_model_len to {window} or less"):
         tokens(folder, 1, window + 1)
+
+
+def test_a_sliding_window_that_cuts_is_refused_by_name():
+    config = tiny_hf_config("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=0)
+    config.architectures = ["Qwen2ForCausalLM"]
+    with pytest.raises(ValueError, match="sliding_window attention is not supported"):
+        build_model(config, 256, torch.float32, torch.device("cpu"), None)

@@ -13,7 +13,6 @@ vLLM: v1/attention/backend.py (CommonAttentionMetadata)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,8 +47,3 @@ class AttentionMetadata:
     def block_ids(self) -> list[list[int]]:
         """`block_tables` as Python numbers; cached like `spans`, and like it a synchronisation on CUDA."""
         return self.block_tables.tolist()
-
-    def __iter__(self) -> Iterator[tuple[slice, int, list[int]]]:
-        """(slice of the flat tokens, seq_len, block ids) of each sequence."""
-        for (start, end, seq_len), blocks in zip(self.spans, self.block_ids, strict=True):
-            yield slice(start, end), seq_len, blocks

@@ -57,8 +57,6 @@ def sample_groups(sampler: Sampler, logits: Tensor, groups: list[RowGroup]) -> S
     A request's own processor may raise. All edits are made before the first draw, so that a failure leaves every
     generator where it was and the others can be sampled as if nothing had happened.
     """
-    if len(groups) == 1 and groups[0].metadata.group.path != "beam":  # which is then the whole batch, in order
-        return sampler(logits, groups[0].metadata)
     raw = [group.select(logits) for group in groups]
     edited = [group.metadata.edit(part) for group, part in zip(groups, raw, strict=True)]
     parts = [_sample(sampler, *both, group) for *both, group in zip(raw, edited, groups, strict=True)]

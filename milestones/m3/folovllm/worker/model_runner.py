@@ -61,7 +61,7 @@ class ModelRunner:
 
     def _execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         self._update_batch(scheduled)
-        if scheduled.moves_blocks:
+        if scheduled.blocks_to_swap_out or scheduled.blocks_to_swap_in or scheduled.blocks_to_copy:
             self.mover.move(scheduled)
         rows = scheduled.rows
         output = ModelRunnerOutput([None] * len(rows), [None] * len(rows))

@@ -165,6 +165,8 @@ class BatchSampler:
             groups = self._groups_of(seqs)
             if self._states:
                 self._begin_draws(seqs)
+            if len(groups) == 1 and groups[0].metadata.group.path != "beam":  # which is then the whole batch, in order
+                return self.sampler(logits, groups[0].metadata, gumbel), {}
             return sample_groups(self.sampler, logits, groups, gumbel), {}
         except Exception as error:
             failures = self._find_failures(seqs, logits)

@@ -26,7 +26,7 @@ from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
-from folovllm.worker.cuda_graph import CudaGraphs
+from folovllm.worker.cuda_graph import CudaGraphs, padded_size
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
@@ -65,7 +65,7 @@ class ModelRunner:
 
     def _execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
         self._update_batch(scheduled)
-        if scheduled.moves_blocks:
+        if scheduled.blocks_to_swap_out or scheduled.blocks_to_swap_in or scheduled.blocks_to_copy:
             self.mover.move(scheduled)
         step = AsyncModelRunnerOutput(self.batch, scheduled.rows)
         if not step.rows:  # blocks were moved, nothing is computed
@@ -73,7 +73,7 @@ class ModelRunner:
         seqs, nums, forks = scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks
         size = None
         if self.graphs is not None and scheduled.total_num_scheduled_tokens == len(seqs):
-            size = self.graphs.size_for(len(seqs))
+            size = padded_size(len(seqs), self.graphs.sizes)
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))

@@ -26,7 +26,7 @@ from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
-from folovllm.worker.cuda_graph import CudaGraphs
+from folovllm.worker.cuda_graph import CudaGraphs, padded_size
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
@@ -69,7 +69,7 @@ class ModelRunner:
 
     def _execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
         self._update_batch(scheduled)
-        if scheduled.moves_blocks:
+        if scheduled.blocks_to_swap_out or scheduled.blocks_to_swap_in or scheduled.blocks_to_copy:
             self.mover.move(scheduled)
             if self.speculation is not None:
                 self.speculation.proposer.move(scheduled)
@@ -87,7 +87,7 @@ class ModelRunner:
         # A graph's rows are tokens. Log-probabilities of a prompt are by sequences, and a draft model computes it, too.
         fits = num_tokens == len(seqs) + num_drafted and not (self.speculation and scheduled.num_prompt_tokens)
         if self.graphs is not None and fits:
-            size = self.graphs.size_for(num_tokens)
+            size = padded_size(num_tokens, self.graphs.sizes)
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))

@@ -114,15 +114,12 @@ class OneCallOps(CompiledOps):
 
     def prepared_for(self, layers: Iterable[nn.Module], norm: RMSNorm) -> Prepared | None:
         """None: these have to run one by one."""
-        if not self._is_prepared_for(layers):
+        is_prepared = self._layers is layers
+        for attention, backend, cache in self._bound:
+            is_prepared &= attention.backend is backend and attention.kv_cache is cache
+        if not is_prepared:
             self._prepare(cast(list[DecoderLayer], layers), norm)
         return self.prepared
-
-    def _is_prepared_for(self, layers: Iterable[nn.Module]) -> bool:
-        for attention, backend, cache in self._bound:
-            if attention.backend is not backend or attention.kv_cache is not cache:
-                return False
-        return self._layers is layers
 
     def _prepare(self, layers: list[DecoderLayer], norm: RMSNorm) -> None:
         attentions, self._layers = [layer.self_attn.attn for layer in layers], layers

@@ -5,8 +5,7 @@ vLLM: none
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,3 @@ class Report:
     @property
     def loss_rise(self) -> float | None:
         return None if self.loss_after is None or self.loss_before is None else self.loss_after - self.loss_before
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"loss_rise": self.loss_rise}

@@ -1,9 +1,10 @@
 class DenseBackend:
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         out = torch.empty_like(q)
-        for tokens, seq_len, (block, *_) in metadata:
+        for (start, end, seq_len), (block, *_) in zip(metadata.spans, metadata.block_ids, strict=True):
             keys, values = kv_cache[0, block, :seq_len], kv_cache[1, block, :seq_len]
-            out[tokens] = self._attend(q[tokens].to(keys.dtype), keys.movedim(1, 0), values.movedim(1, 0)).to(q.dtype)
+            own = q[start:end].to(keys.dtype)
+            out[start:end] = self._attend(own, keys.movedim(1, 0), values.movedim(1, 0)).to(q.dtype)
         return out
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -2,10 +2,10 @@ class DenseBackend:
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         keys, values = kv_cache
         pieces = []
-        for tokens, seq_len, (block, *_) in metadata:
+        for (start, end, seq_len), (block, *_) in zip(metadata.spans, metadata.block_ids, strict=True):
             own = slice(None, seq_len)
             pieces.append(
-                self._attend(q[tokens], keys[block][own].permute(1, 0, 2), values[block][own].permute(1, 0, 2))
+                self._attend(q[start:end], keys[block][own].permute(1, 0, 2), values[block][own].permute(1, 0, 2))
             )
         return torch.cat(pieces)
 

@@ -18,7 +18,6 @@ from importlib.util import find_spec
 import torch
 
 from folovllm.attention.backend import AttentionBackend
-from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 
 
@@ -42,7 +41,6 @@ class TritonBackend(AttentionBackend):
 
     name = "triton"
     supports_cuda_graphs = True
-    plain: type[AttentionBackend] | None = PagedTorchBackend
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:

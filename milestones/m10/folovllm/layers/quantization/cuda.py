@@ -15,7 +15,6 @@ vLLM: model_executor/layers/quantization/fp8.py, model_executor/kernels/linear/
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from folovllm.errors import ModelLoadError
@@ -57,11 +56,6 @@ def gpu_method(scheme: QuantScheme, name: str, *, invariant: bool) -> QuantizedL
     return Fp8Linear(scheme, name) if scheme.type == "float" else Int8Linear(scheme, name)
 
 
-def plain_method(scheme: QuantScheme) -> type[QuantizedLinear]:
-    """What means the same in plain torch."""
-    return PlainFp8Linear if scheme.type == "float" else QuantizedLinear
-
-
 class TritonCodesLinear(QuantizedLinear):
     """Keeps the codes, in the words that the kernel reads."""
 
@@ -100,19 +94,6 @@ class Int8Linear(QuantizedLinear):
         codes, scale = round_rows(x, torch.int8, least_rows=FEWEST_ROWS)
         sums = torch._int_mm(codes, layer.weight.T)[: len(x)]
         out = torch.mul(sums * self.scale, scale, out=torch.empty(sums.shape, dtype=x.dtype, device=x.device))
-        return out if layer.bias is None else out + layer.bias
-
-
-class PlainFp8Linear(QuantizedLinear):
-    """The weight that the numbers of 8 bits mean, an input that is rounded as they are, and Fp8Linear's result."""
-
-    def process_weights_after_loading(self, layer: Linear) -> None:
-        numbers, scale = round_to_e4m3(layer.weight.detach())
-        layer.weight = nn.Parameter((numbers.float() * scale).to(self.dtype), requires_grad=False)
-
-    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
-        numbers, scale = round_to_e4m3(x)
-        out = F.linear((numbers.float() * scale).to(x.dtype), layer.weight).to(torch.bfloat16).to(x.dtype)
         return out if layer.bias is None else out + layer.bias
 
 

@@ -22,9 +22,9 @@ class DenseBackend(AttentionBackend):
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         q_cache = q.to(kv_cache.dtype)  # attention is computed in the dtype in which K and V are kept
         outs = []
-        for tokens, seq_len, blocks in metadata:
-            k, v = kv_cache[:, blocks[0], :seq_len].transpose(1, 2).unbind(0)  # [num_kv_heads, seq_len, head_size]
-            outs.append(self._attend(q_cache[tokens], k, v))
+        for (start, end, seq_len), (block, *_) in zip(metadata.spans, metadata.block_ids, strict=True):
+            k, v = kv_cache[:, block, :seq_len].transpose(1, 2).unbind(0)  # [num_kv_heads, seq_len, head_size]
+            outs.append(self._attend(q_cache[start:end], k, v))
         return (outs[0] if len(outs) == 1 else torch.cat(outs)).to(q.dtype)
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
