@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from pydantic import ValidationError
-
 from folovllm.outputs import RequestOutput
 from folovllm.serving.openai.background import Check, at_once
-from folovllm.serving.openai.errors import APIError, first_problem
+from folovllm.serving.openai.errors import APIError, naming
 from folovllm.serving.openai.formatting import ChoiceDelta, Chunks, encoded, size, usage
 from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.response_items import Event, OutputItems, make_id
@@ -108,20 +106,9 @@ class ResponsesServing:
         if body.previous_response_id is not None:
             before = self.store.get(key, body.previous_response_id, "previous_response_id")
             messages = [*before.messages, *messages]
-        try:
-            try:
-                chat = body.as_chat(messages)
-            except ValidationError as error:
-                raise first_problem(error.errors(include_url=False)) from error
+        with naming(_NAMES):
+            chat = body.as_chat(messages)
             return Turn(body, chat, await self.chat.work(chat, key), messages, key)
-        except ValueError as error:
-            raise APIError(400, str(error), param=str(error).split()[0]) from error
-        except APIError as error:
-            name = next((name for name in _NAMES if (error.param or "").startswith(name)), None)
-            if name is None:
-                raise
-            message, param = (text.replace(name, _NAMES[name], 1) for text in (error.message, error.param or ""))
-            raise APIError(error.status, message, param=param, code=error.code) from error
 
     async def whole(self, body: ResponsesRequest, turn: Turn) -> bytes:
         async with aclosing(self.serving.outputs(turn.work)) as outputs:
