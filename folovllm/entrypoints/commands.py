@@ -128,8 +128,12 @@ def chat(args: argparse.Namespace) -> int:
     return converse(opening, lambda turns: answer(llm, turns, params))
 
 
-def converse(opening: Messages, reply: Callable[[Messages], Messages]) -> int:
-    """Until who types has had enough. reply: answers a conversation, and returns it with the answer."""
+def converse(opening: Messages, reply: Callable[[Messages], Messages], quick: str | None = None) -> int:
+    """Until who types has had enough. reply: answers a conversation, and returns it with the answer. quick: all that is
+    said."""
+    if quick is not None:
+        reply([*opening, {"role": "user", "content": quick}])
+        return 0
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  input() then edits lines and remembers them
     turns = opening

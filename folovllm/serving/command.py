@@ -78,9 +78,8 @@ def run(args: argparse.Namespace) -> int:
         os.environ["FOLOVLLM_LOG_LEVEL"] = args.log_level  # the engine's process has it, too
         init_logger("folovllm").setLevel(args.log_level)
     engine = engine_options(engine_kwargs(args))
-    fields_of_config = {name: value for name, value in engine.items() if name not in HUB}
     options = _server_options(args)
-    EngineConfig.from_kwargs(model=options.model, **fields_of_config)  # refused before anything heavy is imported
+    check_config(options.model, engine)
     require_packages()
     recording = recording_options(args, texts=False)
     replicas = _replica_options(args)
@@ -94,6 +93,11 @@ def run(args: argparse.Namespace) -> int:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
         return serve(options, process, notes)
+
+
+def check_config(model: str, engine: dict[str, Any]) -> None:
+    """What is wrong with it is said before anything heavy is imported."""
+    EngineConfig.from_kwargs(model=model, **{name: value for name, value in engine.items() if name not in HUB})
 
 
 def _server_options(args: argparse.Namespace) -> ServerOptions:

@@ -8,14 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from folovllm.config import EngineConfig
-from folovllm.engine.builder.defaults import HUB, engine_options
+from folovllm.engine.builder.defaults import engine_options
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs
 from folovllm.entrypoints.cli.vllm_options import add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.errors import EngineDeadError
-from folovllm.serving.command import HOW, add_model, read_template, require_packages
+from folovllm.serving.command import HOW, add_model, check_config, read_template, require_packages
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.openai.options import ServerOptions
 from folovllm.vllm_names import arguments
@@ -26,19 +25,16 @@ _OF_THE_SERVER = (
     "return_tokens_as_token_ids", "unknown_fields",
 )  # fmt: skip
 """What of a server's options says how a request is answered."""
-_ANY = 2**31
 
 
 def add_parser(choices: Any) -> None:
-    parser = choices.add_parser(
-        "run-batch",
-        help="answer the requests of a file, in the form of OpenAI's batches",
-        description="Answer each line of a file, as a server would. Ended early, it goes on where it was.",
-    )
+    text = "answer the requests of a file, in the form of OpenAI's batches"
+    about = "Answer each line of a file, as a server would. Ended early, it goes on where it was."
+    parser = choices.add_parser("run-batch", help=text, description=about)
     add_model(parser)
     text = """requests, one a line: {"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {…}}"""
     parser.add_argument("-i", "--input-file", type=Path, required=True, metavar="FILE", help=text)
-    text = "where the answers are added, one a line, in any order; lines that are answered there are not asked again"
+    text = "where the answers are added, one a line, in any order; what is answered there is not asked again"
     parser.add_argument("-o", "--output-file", type=Path, required=True, metavar="FILE", help=text)
     add_fields(parser, ServerOptions, *_OF_THE_SERVER, how=HOW, title="how requests are answered")
     add_engine_arguments(parser, performance_mode="throughput")
@@ -50,21 +46,19 @@ def run(args: argparse.Namespace) -> int:
     engine = {"performance_mode": "throughput", **engine_options(engine_kwargs(args))}
     given = commands.given(args, ServerOptions)
     given["chat_template"] = read_template(given.get("chat_template"))
-    options = ServerOptions(**given, max_queue=_ANY, max_body_bytes=_ANY)
-    fields_of_config = {name: value for name, value in engine.items() if name not in HUB}
-    EngineConfig.from_kwargs(model=options.model, **fields_of_config)  # refused before anything heavy is imported
+    options = ServerOptions(**given, max_queue=2**31, max_body_bytes=2**31)
+    check_config(options.model, engine)
     require_packages("run-batch")
-    from folovllm.serving.openai.batch import BatchFiles, run_batch
+    from folovllm.serving.openai.batch import batch_files, run_batch
 
-    with BatchFiles(args.input_file, args.output_file) as files:
-        if files.is_done:
-            notes.print(files.summary(), markup=False)
-            return 0
-        with closing(EngineProcess(options.model, **engine, observers=args.observers)) as process:
-            try:
-                asyncio.run(run_batch(files, options, process, notes))
-            except EngineDeadError as error:
-                notes.print(f"error: {error}; the same command goes on", style="red", markup=False)
-                return 1
+    status = 0
+    with batch_files(args.input_file, args.output_file) as files:
+        if files.num_before < files.num_lines:
+            with closing(EngineProcess(options.model, **engine, observers=args.observers)) as process:
+                try:
+                    asyncio.run(run_batch(files, options, process, notes))
+                except EngineDeadError as error:
+                    notes.print(f"error: {error}; the same command goes on", style="red", markup=False)
+                    status = 1
         notes.print(files.summary(), markup=False)
-    return 0
+    return status

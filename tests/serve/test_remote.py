@@ -81,7 +81,7 @@ def test_a_key_is_sent_and_a_refusal_is_one_line(
 class Strange(BaseHTTPRequestHandler):
     """Another server of that interface: it thinks, counts nothing, and what it says last is the test's."""
 
-    last: bytes = b"data: [DONE]\n\n"
+    last = b""
 
     def do_GET(self) -> None:
         self._send(b'{"data": [{"id": "other"}]}')
@@ -95,7 +95,7 @@ class Strange(BaseHTTPRequestHandler):
 
     def _send(self, body: bytes) -> None:
         self.send_response(200)
-        self.send_header("Content-Length", str(len(body) + (0 if self.last or self.command == "GET" else 9)))
+        self.send_header("Content-Length", str(len(body) + (9 if self.command == "POST" and not self.last else 0)))
         self.end_headers()
         self.wfile.write(body)
 
@@ -118,9 +118,13 @@ def strange(last: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("last", "code", "said"),
     [
-        (b"data: [DONE]\n\n", 0, "0 tokens: the first after"),
+        (
+            b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n',
+            0,
+            "0 tokens: the first after",
+        ),
         (b'data: {"error": {"message": "it is tired"}}\n\n', 2, "error: the server ended the answer: 'it is tired'"),
-        (b"", 2, "error: the server ended the answer: IncompleteRead"),
+        (b"", 2, "error: the server ended the answer before its end"),
     ],
 )
 def test_another_server_s_thoughts_go_beside_the_answer(
@@ -137,7 +141,10 @@ def test_another_server_s_thoughts_go_beside_the_answer(
     ("argv", "said"),
     [
         ("--url localhost:8000", "--url must be like http://localhost:8000/v1, got 'localhost:8000'"),
-        ("--url http://127.0.0.1:1/v1", "--url must be of a server that answers, got 'http://127.0.0.1:1/v1'; [Errno"),
+        (
+            "--url http://127.0.0.1:1/v1",
+            "--url must be of a server that answers to the end, got 'http://127.0.0.1:1/v1'; [Errno",
+        ),
         ("--url x --max-num-seqs 3", "--max-num-seqs must not be given with --url: the engine is the server's"),
         ("--url x --trace y", "--trace must not be given with --url"),
         ("-q Hello", "--quick must be given with --url: `folovllm generate --chat TEXT` asks once"),

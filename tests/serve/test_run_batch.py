@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from openai import OpenAI
 
 from folovllm.entrypoints.cli.main import main
 from folovllm.errors import EngineDeadError
-from folovllm.serving.openai import batch
-from folovllm.serving.openai.batch import BatchFiles
+from folovllm.serving.openai.batch import answer_line, batch_files
 from tests.serve.support import wait_for
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
@@ -132,9 +132,9 @@ def ours(tmp_path: Path, *lines: str) -> tuple[Path, Path]:
     """An input, and an output with an error for each of its lines."""
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(lines), encoding="utf-8")
-    with BatchFiles(source, target) as files:
-        for each in files.left():
-            files.add({"id": each.name, "custom_id": None, "response": None, "error": {"message": "no"}})
+    with batch_files(source, target) as files:
+        for name, _ in files.left():
+            files.add({"id": name, "custom_id": None, "response": None, "error": {"message": "no"}})
     return source, target
 
 
@@ -143,26 +143,33 @@ def test_a_last_line_that_is_not_whole_is_cut_wherever_it_ends(tmp_path: Path, c
     source, target = ours(tmp_path, "a", "b")
     whole = target.read_bytes()
     target.write_bytes(whole[: whole.index(b"\n") + 1 + cut])
-    with BatchFiles(source, target) as files:
-        assert [left.text for left in files.left()] == [b"b"]
-        assert not files.is_done
+    with batch_files(source, target) as files:
+        assert [text for _, text in files.left()] == [b"b"]
+        assert (files.num_before, files.num_lines) == (1, 2)
     assert target.read_bytes() == whole[: whole.index(b"\n") + 1]
 
 
 def test_what_is_no_output_of_this_input_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     source, target = ours(tmp_path, "a", "b")
     before = target.read_bytes()
-    with BatchFiles(source, target), pytest.raises(ValueError, match="^output_file must be of one run at a time"):
-        BatchFiles(source, target)
-    for text, said in (("a\nc", "has answers to another line 2"), ("a", "has answers to more lines than this input")):
+    refused = partial(pytest.raises, ValueError)
+    with (
+        batch_files(source, target),
+        refused(match="^output_file must be of one run at a time"),
+        batch_files(source, target),
+    ):
+        pass
+    for text in ("a\nc", "a"):
         source.write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match=f"^output_file must have answers to this input alone, .*{said}"):
-            BatchFiles(source, target)
+        said = "^output_file must have answers to this input alone, .*it has answers to other lines"
+        with refused(match=said), batch_files(source, target):
+            pass
     assert target.read_bytes() == before
     for strange in (b"my notes", b"my notes\n", b'{"id": 3}\n', b"[]\n"):
         target.write_bytes(strange)
-        with pytest.raises(ValueError, match="^output_file must have answers of run-batch alone, .*its line 1 is none"):
-            BatchFiles(source, target)
+        said = "^output_file must have answers of run-batch alone, .*its line 1 is none"
+        with refused(match=said), batch_files(source, target):
+            pass
         assert target.read_bytes() == strange
 
 
@@ -179,7 +186,7 @@ def test_an_engine_that_has_died_answers_no_line(tmp_path: Path) -> None:
 
     async def ask() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(dead), base_url="http://localhost") as client:
-            await batch._answer(client, batch.Line("batch_req_1_a", line("a", {"prompt": "a"}).encode()))
+            await answer_line(client, "batch_req_1_a", line("a", {"prompt": "a"}).encode())
 
     with pytest.raises(EngineDeadError, match="the engine has died; what has been answered stays"):
         asyncio.run(ask())

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import distributions, requires
 from typing import Any
 
-_VARIABLES = re.compile(
-    r"FOLOVLLM|OMP_|KMP_|MKL_|GOMP_|TORCH|TRITON|CUDA|NVIDIA|NCCL|HF_|RAY_|LD_LIBRARY_PATH|LD_PRELOAD"
-)
+_VARIABLES = re.compile(r"FOLOVLLM|OMP_|KMP_|MKL_|GOMP_|TORCH|TRITON|CUDA|NVIDIA|NCCL|HF_|RAY_|LD_")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
 
 
@@ -25,23 +23,10 @@ def run(_: argparse.Namespace) -> int:
     from folovllm.entrypoints.cli import info
 
     info.print_facts(info.collect())
-    print("", get_pretty_env_info(), "", "Packages:", *packages(), "", "Environment:", *variables(), sep="\n")
-    return 0
-
-
-def packages() -> list[str]:
-    """All that FoloVLLM may use, as far as it is installed."""
-    names = {re.split(r"[^\w.-]", text)[0] for text in requires("folovllm") or ()} - {"folovllm"}
-    lines = []
-    for name in sorted(names, key=str.lower):
-        try:
-            lines.append(f"{name}=={version(name)}")
-        except PackageNotFoundError:
-            continue
-    return lines
-
-
-def variables() -> list[str]:
-    """Of the environment, those that change what runs. A secret is not shown."""
+    used = {re.split(r"[^\w.-]", text)[0].lower() for text in requires("folovllm") or ()}
+    there = {each.name.lower(): each.version for each in distributions()}
+    packages = [f"{name}=={there[name]}" for name in sorted(used & there.keys())]
     found = sorted((name, value) for name, value in os.environ.items() if _VARIABLES.match(name))
-    return [f"{name}={'(not shown)' if _SECRET.search(name) else value}" for name, value in found]
+    variables = [f"{name}={'(not shown)' if _SECRET.search(name) else value}" for name, value in found]
+    print("", get_pretty_env_info(), "", "Packages:", *packages, "", "Environment:", *variables, sep="\n")
+    return 0

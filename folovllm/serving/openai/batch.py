@@ -3,9 +3,9 @@
     input    {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {…}}
     output   {"id": "batch_req_1_5c0e…", "custom_id": "a", "response": {"status_code": 200, "body": {…}}, "error": null}
 
-The output grows by whole lines, and its ids say which line of the input each of them answers: the number and a digest.
-So a run that was ended at any moment needs no other record. The next one cuts a line that was not written to its end,
-and asks what has no answer.
+The output grows by whole lines, and an id says which line of the input is answered: its number and a digest. So a run
+that was ended at any moment needs no other record. The next one cuts a line that was not written to its end, and asks
+what has no answer.
 
 vLLM: entrypoints/launchers/run_batch.py
 """
@@ -18,11 +18,11 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal
 
 import httpx
-from fastapi import FastAPI
 from pydantic import Field, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -51,51 +51,35 @@ class BatchLine(Body):
     body: dict[str, Any]
 
 
-class Line(NamedTuple):
-    """text: as it is in the file. name: its id in the output."""
-
-    name: str
-    text: bytes
+@contextmanager
+def batch_files(source: Path, target: Path) -> Iterator[BatchFiles]:
+    """Raises ValueError: a file cannot be used, or the output is that of another input or of another run."""
+    with open_file("input_file", source) as file:
+        if not file.seekable():
+            raise wrong_file("input_file", "be a file that can be read twice", source, "this is a pipe")
+    check_target("output_file", target)
+    with target.open("a+b") as output:
+        try:
+            fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise wrong_file("output_file", "be of one run at a time", target, "another one writes it") from None
+        yield BatchFiles(source, target, output)
 
 
 class BatchFiles:
-    """Raises ValueError: a file cannot be used, or the output is that of another input or of another run."""
+    def __init__(self, source: Path, target: Path, output: BinaryIO) -> None:
+        self.source, self.target, self._output = source, target, output
+        self.num_errors = self.num_tokens = 0
+        self._answered = set(self._read_output())
+        names = {name for name, _ in self._lines()}
+        if self._answered - names:
+            why = "it has answers to other lines; name a file that is not there"
+            raise wrong_file("output_file", "have answers to this input alone", target, why)
+        self.num_lines, self.num_before, self.began = len(names), len(self._answered), time.perf_counter()
 
-    def __init__(self, source: Path, target: Path) -> None:
-        self.source, self.target, self.num_lines = source, target, 0
-        with open_file("input_file", source) as file:
-            if not file.seekable():
-                raise wrong_file("input_file", "be a file that can be read twice", source, "this is a pipe")
-        check_target("output_file", target)
-        self._output = target.open("a+b")
-        try:
-            self._lock()
-            self._answered, self.num_errors = self._read_output()
-            num_found = 0
-            for line in self._lines():
-                self.num_lines += 1
-                num_found += self._has_answer(line)
-            if num_found < len(self._answered):
-                raise self._other_input("more lines than this input has")
-        except BaseException:
-            self._output.close()
-            raise
-        self.num_before = len(self._answered)
-        self.num_tokens, self.began = 0, time.perf_counter()
-
-    def __enter__(self) -> BatchFiles:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._output.close()
-
-    @property
-    def is_done(self) -> bool:
-        return self.num_before == self.num_lines
-
-    def left(self) -> Iterator[Line]:
-        """What has no answer."""
-        return (line for line in self._lines() if not self._has_answer(line))
+    def left(self) -> Iterator[tuple[str, bytes]]:
+        """(id, line) of what has no answer."""
+        return (line for line in self._lines() if line[0] not in self._answered)
 
     def add(self, answer: dict[str, Any]) -> None:
         """Raises ValueError: there is no room."""
@@ -116,49 +100,30 @@ class BatchFiles:
         text = f"{self.num_lines} lines, {self.num_errors} of them errors{before}: {self.target}"
         return f"{text} · {self.num_tokens:,} tokens, {self.speed()}" if self.num_tokens else text
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._output, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise wrong_file("output_file", "be of one run at a time", self.target, "another one writes it") from None
-
-    def _lines(self) -> Iterator[Line]:
+    def _lines(self) -> Iterator[tuple[str, bytes]]:
         with open_file("input_file", self.source) as file:
             for number, text in enumerate(file, 1):
-                if text.strip():
-                    yield Line(f"{PREFIX}{number}_{hashlib.sha256(text.strip()).hexdigest()[:16]}", text)
+                if line := text.strip():
+                    yield f"{PREFIX}{number}_{hashlib.sha256(line).hexdigest()[:16]}", line
 
-    def _has_answer(self, line: Line) -> bool:
-        number, digest = line.name.removeprefix(PREFIX).split("_")
-        known = self._answered.get(int(number))
-        if known not in (None, digest):
-            raise self._other_input(f"another line {number}")
-        return known is not None
-
-    def _other_input(self, what: str) -> ValueError:
-        why = f"it has answers to {what}; name a file that is not there"
-        return wrong_file("output_file", "have answers to this input alone", self.target, why)
-
-    def _read_output(self) -> tuple[dict[int, str], int]:
-        """Digests of the lines that are answered, by their numbers, and how many of the answers are errors. A last line
-        that is not whole is cut off."""
-        answered, num_errors, end = dict[int, str](), 0, 0
+    def _read_output(self) -> Iterator[str]:
+        """The ids in it. A last line that is not whole is cut off."""
+        end = 0
         self._output.seek(0)
         for place, text in enumerate(self._output, 1):
-            is_ours = text.startswith(_BEGINNING[: len(text)])
-            if is_ours and not text.endswith(b"\n"):
-                self._output.truncate(end)
-                break
             try:
+                if not text.startswith(_BEGINNING[: len(text)]):
+                    raise ValueError(text)
+                if not text.endswith(b"\n"):
+                    self._output.truncate(end)
+                    return
                 answer = json.loads(text)
-                number, digest = answer["id"].removeprefix(PREFIX).split("_")
-                answered[int(number)] = digest
-                num_errors += answer["error"] is not None
-            except (LookupError, TypeError, ValueError, AttributeError):
+                self.num_errors += answer["error"] is not None
+                yield answer["id"]
+            except (LookupError, ValueError):
                 why = f"its line {place} is none; name a file that is not there"
                 raise wrong_file("output_file", "have answers of run-batch alone", self.target, why) from None
             end += len(text)
-        return answered, num_errors
 
 
 async def run_batch(files: BatchFiles, options: ServerOptions, engine: EngineProcess, notes: Console) -> None:
@@ -170,61 +135,43 @@ async def run_batch(files: BatchFiles, options: ServerOptions, engine: EnginePro
     """
     with waiting(f"loading {options.model} …", notes):
         llm = MPClient(engine)
-    app = make_app(llm, options)
-    lines, columns = files.left(), ("answering", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    shown = [TextColumn(each) if isinstance(each, str) else each for each in (*columns, "{task.fields[speed]}")]
-    with Progress(*shown, console=notes, transient=True, disable=not notes.is_terminal) as progress:
+    app, lines = make_app(llm, options), files.left()
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[speed]}")
+    with Progress("answering", *columns, console=notes, transient=True, disable=not notes.is_terminal) as progress:
         task = progress.add_task("", total=files.num_lines, completed=files.num_before, speed="")
-        async with app.router.lifespan_context(app), _client(app) as client:
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=None)
+
+        async def answer_some() -> None:
+            for name, line in lines:  # the next that nobody has taken
+                files.add(await answer_line(client, name, line))
+                progress.update(task, advance=1, speed=files.speed())
+
+        async with app.router.lifespan_context(app), client:
             files.began = time.perf_counter()
-
-            async def answer_some() -> None:
-                for line in lines:  # the next that nobody has taken
-                    files.add(await _answer(client, line))
-                    progress.update(task, advance=1, speed=files.speed())
-
-            # Twice as many as run at a time: the next is there when one ends.
-            workers = [asyncio.create_task(answer_some()) for _ in range(2 * llm.load().rows)]
             try:
-                await asyncio.gather(*workers)
-            finally:
-                for worker in workers:
-                    worker.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(2 * llm.load().rows):  # twice as many as run: the next is there when one ends
+                        group.create_task(answer_some())
+            except ExceptionGroup as several:
+                raise several.exceptions[0] from None
 
 
-def _client(app: FastAPI) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=None)
-
-
-async def _answer(client: httpx.AsyncClient, line: Line) -> dict[str, Any]:
-    """What is written for it."""
-    answer: dict[str, Any] = {"id": line.name, "custom_id": None, "response": None, "error": None}
+async def answer_line(client: httpx.AsyncClient, name: str, line: bytes) -> dict[str, Any]:
+    """What is written for it. Raises EngineDeadError."""
+    answer: dict[str, Any] = {"id": name, "custom_id": None, "response": None, "error": None}
     try:
-        asked = _read(line, answer)
+        found = check_json("the line", line)
+        if isinstance(found, dict) and isinstance(found.get("custom_id"), str):
+            answer["custom_id"] = found["custom_id"]
+        asked = BatchLine.model_validate(found)
+        if asked.body.get("stream"):
+            raise APIError(400, "body.stream must be false: an answer is one line")
     except (APIError, ValueError) as error:
-        return answer | {"error": {"code": "invalid_line", "message": str(getattr(error, "message", error))}}
-    got = await client.post(asked.url, json=asked.body, headers={"X-Request-Id": line.name})
+        known = first_problem(error.errors(include_url=False)) if isinstance(error, ValidationError) else error
+        return answer | {"error": {"code": "invalid_line", "message": str(getattr(known, "message", known))}}
+    got = await client.post(asked.url, json=asked.body, headers={"X-Request-Id": name})
     body = got.json()
     if got.status_code == 503:
         raise EngineDeadError(f"{body['error']['message']}; what has been answered stays")
-    response = {"status_code": got.status_code, "request_id": line.name, "body": body}
+    response = {"status_code": got.status_code, "request_id": name, "body": body}
     return answer | {"response": response, "error": body["error"] if got.is_error else None}
-
-
-def _read(line: Line, answer: dict[str, Any]) -> BatchLine:
-    """Its custom id goes into `answer`, whatever else is wrong.
-
-    Raises:
-        APIError, ValueError: it is no request, or one that is answered in pieces.
-    """
-    found = check_json("the line", line.text)
-    if isinstance(found, dict) and isinstance(found.get("custom_id"), str):
-        answer["custom_id"] = found["custom_id"]
-    try:
-        asked = BatchLine.model_validate(found)
-    except ValidationError as error:
-        raise first_problem(error.errors(include_url=False)) from None
-    if asked.body.get("stream"):
-        raise ValueError("body.stream must be false: an answer is one line")
-    return asked

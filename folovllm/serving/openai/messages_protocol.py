@@ -1,9 +1,9 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens, and the chat request that such a body is.
 
-    blocks of a message                 messages of a chat
-    text                                one of its role
-    thinking, text, tool_use            one of the assistant
-    tool_result                         one of the role "tool"
+    blocks of a message          messages of a chat
+    text                         one of its role
+    thinking, text, tool_use     one of the assistant
+    tool_result                  one of the role "tool"
 
 vLLM: entrypoints/anthropic/protocol.py
 """
@@ -20,19 +20,15 @@ from folovllm.serving.openai.protocol import ChatRequest
 
 
 class TextBlock(Body):
-    """`citations`: as answers have them."""
-
     type: Literal["text"]
     text: str
-    citations: Listed[Any] | None = None
+    citations: Listed[Any] | None = None  # as answers have them
 
 
 class ThinkingBlock(Body):
-    """`signature`: a word to Anthropic's own servers."""
-
     type: Literal["thinking"]
     thinking: str
-    signature: str | None = None
+    signature: str | None = None  # a word to Anthropic's own servers
 
 
 class ToolUseBlock(Body):
@@ -111,21 +107,22 @@ class CountTokensRequest(WholeBody):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
 
-    def as_chat(self, **more: Any) -> ChatRequest:
+    def as_chat(self, **asked: Any) -> ChatRequest:
         """Raises ValueError: a tool that must be called has no name."""
         system = [{"role": "system", "content": _parts(self.system)}] if self.system else []
-        messages = [each for message in self.messages for each in _to_chat(message)]
-        asked: dict[str, Any] = {"model": self.model, "messages": [*system, *messages], **more}
+        asked |= {
+            "model": self.model,
+            "messages": [*system, *(each for one in self.messages for each in _to_chat(one))],
+        }
         if self.messages and self.messages[-1].role == "assistant":  # it is to be gone on with
             asked |= {"continue_final_message": True, "add_generation_prompt": False}
         if self.tools:
             asked["tools"] = [{"type": "function", "function": _function(tool)} for tool in self.tools]
         if (choice := self.tool_choice) is not None:
-            words: dict[str, Any] = {"any": "required", "auto": "auto", "none": "none"}
-            named = {"type": "function", "function": {"name": choice.name}}
             if choice.type == "tool" and choice.name is None:
                 raise ValueError("tool_choice.name must be given with type 'tool'")
-            asked["tool_choice"] = words.get(choice.type, named)
+            named = {"type": "function", "function": {"name": choice.name}}
+            asked["tool_choice"] = {"any": "required", "tool": named}.get(choice.type, choice.type)
             asked["parallel_tool_calls"] = not choice.disable_parallel_tool_use
         if self.thinking is not None:
             asked["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
@@ -149,10 +146,10 @@ class MessagesRequest(CountTokensRequest):
     top_k: int | None = None
     stream: bool | None = None
 
-    def as_chat(self, **more: Any) -> ChatRequest:
+    def as_chat(self, **asked: Any) -> ChatRequest:
         names = ("max_tokens", "temperature", "top_p", "top_k", "stream")
-        given = {name: getattr(self, name) for name in names}
-        return super().as_chat(**given, stop=self.stop_sequences or None, **more)
+        asked |= {name: getattr(self, name) for name in names}
+        return super().as_chat(**asked, stop=self.stop_sequences or None)
 
 
 def _to_chat(message: Message) -> list[dict[str, Any]]:
@@ -161,8 +158,7 @@ def _to_chat(message: Message) -> list[dict[str, Any]]:
     results, own = list[dict[str, Any]](), dict[str, Any]()
     for block in message.content:
         if isinstance(block, ToolResultBlock):
-            content = [{"type": "text", "text": "Error:"}] if block.is_error else []
-            content += _parts(block.content or "")
+            content = [*_parts("Error:" if block.is_error else []), *_parts(block.content or "")]
             results.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
         elif isinstance(block, ToolUseBlock):
             call = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
@@ -180,5 +176,4 @@ def _parts(content: str | list[TextBlock]) -> list[dict[str, Any]]:
 
 
 def _function(tool: CustomTool) -> dict[str, Any]:
-    given = tool.model_dump(exclude={"type", "input_schema"}, exclude_none=True)
-    return {**given, "parameters": tool.input_schema}
+    return {**tool.model_dump(exclude={"type", "input_schema"}, exclude_none=True), "parameters": tool.input_schema}
