@@ -39,9 +39,9 @@ class Favour(LogitsProcessor):
 
 def main() -> None:
     llm = LLM(dtype="float32", logits_processors=[NeverTwice, Favour])
-    (dot,) = llm.get_tokenizer()(" the", add_special_tokens=False)["input_ids"]
+    (the,) = llm.get_tokenizer()(" the", add_special_tokens=False)["input_ids"]
     plain = SamplingParams(temperature=0, max_tokens=8)
-    asks = SamplingParams(temperature=0, max_tokens=8, extra_args={"favour": dot})
+    asks = SamplingParams(temperature=0, max_tokens=8, extra_args={"favour": the})
     for output in llm.generate(["Once upon a time"] * 2, [plain, asks], use_tqdm=False):
         print(repr(output.outputs[0].text))
 

@@ -38,11 +38,11 @@ def add_parser(choices: Any) -> None:
 
 def add_options(parser: argparse.ArgumentParser, url: str | None = None) -> None:
     group = parser.add_argument_group("a server")
-    group.add_argument("--url", default=url, help="its address" + ("" if url else f", such as {URL}"))
+    group.add_argument("--url", default=url, help="its address" + ("" if url else f", such as {URL} (default: none)"))
     group.add_argument("--model-name", metavar="NAME", help="which of its models (default: the first that it names)")
     text = "the key that it asks for (default: FOLOVLLM_API_KEY, or OPENAI_API_KEY)"
     group.add_argument("--api-key", metavar="KEY", help=text)
-    group.add_argument("-q", "--quick", metavar="TEXT", help="send this text alone, print the answer, and end")
+    group.add_argument("-q", "--quick", metavar="TEXT", help="send this text alone, and end (default: none)")
 
 
 def complete(args: argparse.Namespace) -> int:
