@@ -139,7 +139,9 @@ async def run_batch(files: BatchFiles, options: ServerOptions, engine: EnginePro
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[speed]}")
     with Progress("answering", *columns, console=notes, transient=True, disable=not notes.is_terminal) as progress:
         task = progress.add_task("", total=files.num_lines, completed=files.num_before, speed="")
-        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=None)
+        client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://localhost", timeout=None
+        )
 
         async def answer_some() -> None:
             for name, line in lines:  # the next that nobody has taken
