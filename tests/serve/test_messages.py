@@ -165,7 +165,7 @@ def test_the_key_comes_as_anthropic_s_clients_send_it() -> None:
     [
         ("max_tokens", 0, "max_tokens must be greater than or equal to 1, got 0"),
         ("temperature", -1, "temperature must be non-negative"),
-        ("stop_sequences", [""], "stop_sequences must not hold an empty string"),
+        ("stop_sequences", [""], "stop_sequences[0] must not be empty"),
         ("tool_choice", {"type": "tool"}, "tool_choice.name must be given with type 'tool'"),
         ("tool_choice", {"type": "tool", "name": "x"}, "tool_choice must not ask for a call without tools"),
         ("tools", [{"type": "web_search_20250305", "name": "web_search"}], "tools[0].type must be 'custom'"),
