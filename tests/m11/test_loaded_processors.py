@@ -129,4 +129,4 @@ def test_it_is_a_list_of_classes_or_of_their_names(given: Any) -> None:
 def test_the_example_runs() -> None:
     """One token in two is the favoured one: none follows itself."""
     plain, asked = run_example("m11_logits_processor.py").splitlines()
-    assert (plain.count(" the"), asked.count(" the")) == (0, 4)
+    assert (plain.count(" the "), asked.count(" the ")) == (0, 4)
