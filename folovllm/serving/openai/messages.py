@@ -45,7 +45,7 @@ class MessagesError(APIError):
     @classmethod
     def of(cls, error: Exception) -> MessagesError:
         known = failed(error)
-        return cls(known.status, known.message, param=known.param, headers=known.headers)
+        return cls(known.status, known.message, param=known.param, headers=dict(known.headers or {}))
 
     def body(self) -> dict[str, Any]:
         problem = super().body()["error"]
@@ -122,7 +122,8 @@ class MessagesServing(ItemsServing):
         return encoded({"input_tokens": len(prompt["prompt_token_ids"])}, at_once)
 
     def begin(self, turn: Turn, output: RequestOutput) -> tuple[Blocks, dict[str, Any], list[Event]]:
-        message = {"id": make_id("msg"), "type": "message", "role": "assistant", "model": self.serving.model_name}
+        message: dict[str, Any] = {"id": make_id("msg"), "type": "message", "role": "assistant"}
+        message["model"] = self.serving.model_name
         message |= {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(output, 0)}
         return Blocks(self.chat.reader(turn.chat, output)), message, [{"type": "message_start", "message": message}]
 
