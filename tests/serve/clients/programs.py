@@ -66,11 +66,13 @@ def pydantic_ai(url: str) -> None:
 
 def pydantic_ai_messages(url: str) -> None:
     """Over /v1/messages: an agent that calls a function, reads the result, and ends by a call for its answer."""
+    from anthropic import AsyncAnthropic
     from pydantic_ai import Agent, ToolOutput
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
-    provider = AnthropicProvider(base_url=url.removesuffix("/v1"), api_key="none")
+    client = AsyncAnthropic(base_url=url.removesuffix("/v1"), api_key="none", max_retries=0)
+    provider = AnthropicProvider(anthropic_client=client)
     settings = {"max_tokens": 99, "parallel_tool_calls": False}
     agent = Agent(
         AnthropicModel("embedded", provider=provider, settings=settings),
@@ -96,6 +98,7 @@ def litellm_messages(url: str) -> None:
     """Over /v1/messages, by litellm's own code for it: a call and its result, whole and in pieces."""
     import litellm as library
 
+    library.suppress_debug_info = True  # it knows no price of this model, and says so
     about = {"model": "anthropic/embedded", "api_base": url.removesuffix("/v1"), "api_key": "none", "num_retries": 0}
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is a kernel?"}]
     whole = library.completion(messages=messages, max_tokens=8, temperature=0, **about).choices[0].message.content
