@@ -65,7 +65,7 @@ def pydantic_ai(url: str) -> None:
 
 
 def pydantic_ai_messages(url: str) -> None:
-    """Over /v1/messages: an agent that calls a function, reads the result, and ends by a call for its answer."""
+    """Over /v1/messages: an agent whose answers are calls, with their results in the next request; and a stream."""
     from anthropic import AsyncAnthropic
     from pydantic_ai import Agent, ToolOutput
     from pydantic_ai.models.anthropic import AnthropicModel
