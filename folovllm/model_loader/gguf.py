@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from folovllm.model_loader.gguf_file import GGUFFile, Tensor, open_gguf
+from folovllm.model_loader.gguf_file import CONTROL, GGUFFile, Tensor, open_gguf
 
 if TYPE_CHECKING:
     import torch
@@ -40,11 +40,11 @@ NAMES = {
 }  # fmt: skip
 STACKS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Parts that our layers compute in one product."""
-CONTROL = 3  # the type of a token
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>")
 """Tokens at which llama.cpp stops, whatever the file names."""
-LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LLAMA3 |= {"original_max_position_embeddings": 8192}
+LLAMA3 = {
+    "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+}  # fmt: skip
 """What all stretched Llama 3 have in common. A file has the factors that follow from it."""
 
 
@@ -88,10 +88,10 @@ def _config(file: GGUFFile) -> dict[str, Any]:
     elsewhere = "take the folder that it was made from"
     if kind not in ARCHITECTURES:
         raise file.damaged("general.architecture", f"be one of {', '.join(ARCHITECTURES)}", kind, elsewhere)
-    for name, most in (("split.count", 1), (f"{kind}.expert_count", 0 if kind != "qwen3moe" else None)):
-        if most is not None and fields.get(name, 0) > most:
-            join = "join the parts with llama-gguf-split --merge" if name == "split.count" else elsewhere
-            raise file.damaged(name, f"be {most}", fields[name], join)
+    if (parts := fields.get("split.count", 1)) > 1:
+        raise file.damaged("split.count", "be 1", parts, "join the parts with llama-gguf-split --merge")
+    if kind != "qwen3moe" and (experts := fields.get(f"{kind}.expert_count", 0)):
+        raise file.damaged(f"{kind}.expert_count", "be 0", experts, elsewhere)
     if "token_embd.weight" not in file.tensors:
         raise file.damaged("token_embd.weight", "be there", None)
 
@@ -135,7 +135,7 @@ def _rope(file: GGUFFile, kind: str, head_dim: int) -> dict[str, Any]:
     elif (stored := file.tensors.get("rope_freqs.weight")) is not None:
         found = np.frombuffer(file.data, np.float32, stored.num_bytes // 4, stored.start)
         factor = float(found.max(initial=1.0))
-        periods = LLAMA3["original_max_position_embeddings"] * theta ** (np.arange(0, -head_dim, -2) / head_dim)
+        periods = 8192 * theta ** (np.arange(0, -head_dim, -2) / head_dim)
         keep = ((periods / (2 * np.pi) - 1) / 3).clip(0, 1)
         if stored.type != "F32" or len(found) != len(keep) or not np.allclose(1 / found, keep + (1 - keep) / factor):
             raise file.damaged("rope_freqs.weight", "be as of Llama 3", found[:8].tolist())

@@ -23,6 +23,7 @@ from folovllm.utils.checks import wrong
 SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 """How struct reads a value of each type."""
 STRING, ARRAY = 8, 9
+CONTROL, USER_DEFINED = 3, 4  # values of tokenizer.ggml.token_type
 MOST_DIMS, LONGEST_NAME = 4, 200
 WAY_OUT = "is it whole, and from a converter of today?"
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from folovllm.model_loader.gguf_file import GGUFFile, open_gguf
+from folovllm.model_loader.gguf_file import CONTROL, USER_DEFINED, GGUFFile, open_gguf
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CONTROL, USER_DEFINED = 3, 4  # types of tokens
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
