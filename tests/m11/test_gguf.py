@@ -12,8 +12,11 @@ import torch
 gguf = pytest.importorskip("gguf")
 
 from folovllm import LLM, ModelLoadError, SamplingParams  # noqa: E402
+from folovllm.layers.quantization.cuda import TritonCodesLinear, gpu_method  # noqa: E402
 from folovllm.layers.quantization.gguf_blocks import read_blocks  # noqa: E402
+from folovllm.layers.quantization.linear import QuantizedLinear  # noqa: E402
 from folovllm.model_loader.gguf import BLOCKS  # noqa: E402
+from folovllm.model_loader.quant_scheme import QuantScheme  # noqa: E402
 from tests.helpers import hf_greedy, make_hf_model  # noqa: E402
 from tests.m11.gguf_files import widened, write_gguf  # noqa: E402
 
@@ -120,3 +123,17 @@ def test_codes_mean_what_gguf_makes_of_the_same_bytes(kind: str) -> None:
     assert -most <= int(codes.values.min()) <= int(codes.values.max()) < most
     assert codes.group_size == block.group_size
     assert (block.columns, block.num_bytes) == gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+
+
+@pytest.mark.parametrize("kind", sorted(BLOCKS))
+def test_a_gpu_keeps_codes_where_nothing_is_added_to_them(kind: str) -> None:
+    """Its kernel's zeros are whole numbers, which a minimum is not: such weights are widened there."""
+    block = BLOCKS[kind]
+    scheme = QuantScheme("gguf", block.bits, block.group_size, block.symmetric, blocks=(kind,))
+    method = gpu_method(scheme, "q_proj", invariant=False)
+    assert type(method) is (TritonCodesLinear if block.symmetric else QuantizedLinear)
+
+
+def test_made_up_weights_have_the_files_shapes_and_bits(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", make_hf_model("llama", **SIZES), "Q4_0")
+    assert [len(tokens) for tokens in answers(tmp_path / "tiny.gguf", load_format="dummy")] == [12, 12, 12]
