@@ -22,6 +22,17 @@ def turned(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows[[head * size + n + upper for head in range(heads) for n in range(half) for upper in (0, half)]]
 
 
+def blocks(tensor: np.ndarray, of: Any) -> np.ndarray:
+    """Of a type that gguf can only widen: any bytes, with scales that make numbers of a weight's size from them."""
+    columns, size = gguf.GGML_QUANT_SIZES[of]
+    draw = np.random.default_rng(tensor.size)
+    made = draw.integers(0, 256, (*tensor.shape[:-1], tensor.shape[-1] // columns, size), dtype=np.uint8)
+    scales = {208: 1e-4} if of.name == "Q6_K" else {0: 1e-3, 2: 7.5e-3} if of.name == "Q4_K" else {0: 5e-4, 2: 7.5e-3}
+    for at, scale in scales.items():
+        made[..., at : at + 2] = np.array([scale], np.float16).view(np.uint8)
+    return made.reshape(*tensor.shape[:-1], -1)
+
+
 def write_gguf(
     path: Path, model: torch.nn.Module, kind: str = "F32", kinds: dict[str, str] | None = None,
     more: dict[str, np.ndarray] | None = None, **fields: Any,
@@ -51,7 +62,7 @@ def write_gguf(
     for name, tensor in [*_tensors(model, arch), *(more or {}).items()]:
         wanted = next((each for part, each in (kinds or {}).items() if part in name), kind)
         of = gguf.GGMLQuantizationType[wanted if tensor.ndim > 1 and "ffn_gate_inp" not in name else "F32"]
-        rows = gguf.quants.quantize(tensor, of)
+        rows = blocks(tensor, of) if of.name.endswith("_K") else gguf.quants.quantize(tensor, of)
         writer.add_tensor(name, rows, raw_dtype=of)
         means[name] = gguf.quants.dequantize(rows, of)
     writer.write_header_to_file()

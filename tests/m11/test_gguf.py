@@ -57,6 +57,15 @@ def test_parts_of_a_product_may_have_blocks_of_different_kinds(tmp_path: Path) -
         assert answers(tmp_path / "mixed.gguf") == [hf_greedy(oracle, prompt, 12) for prompt in PROMPTS]
 
 
+def test_a_mixture_of_large_blocks_answers_as_its_dequantisation(tmp_path: Path) -> None:
+    """As Q4_K_M has them: more bits for v, half of down and the embedding, which is the head, too."""
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "tie_word_embeddings": True}
+    model = make_hf_model("llama", **SIZES | sizes)
+    kinds = {"attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "ffn_up": "Q5_K", "token_embd": "Q6_K"}
+    oracle = widened(model, write_gguf(tmp_path / "mixed.gguf", model, "Q4_K", kinds))
+    assert answers(tmp_path / "mixed.gguf") == [hf_greedy(oracle, prompt, 12) for prompt in PROMPTS]
+
+
 @pytest.mark.parametrize("kind", ["F16", "Q8_0"])
 def test_a_tied_embedding_is_the_head_too(kind: str, tmp_path: Path) -> None:
     model = make_hf_model("llama", **SIZES, tie_word_embeddings=True)
