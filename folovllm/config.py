@@ -84,7 +84,7 @@ class ModelConfig:
     enforce_eager: bool = False
     max_logprobs: int = 20
     batch_invariant: bool = False
-    quantization: Literal["w4a16", "w4a8", "w8a8", "fp8", "gptq", "awq", "compressed-tensors"] | None = None
+    quantization: Literal["w4a16", "w4a8", "w8a8", "fp8", "gptq", "awq", "compressed-tensors", "gguf"] | None = None
     quantize_head: bool = False
     logits_processors: Sequence[str | type[Any]] | None = None
     hf_overrides: dict[str, Any] | None = None

@@ -42,6 +42,7 @@ from folovllm.engine.one_thread import threads_for_steps
 from folovllm.errors import EngineDeadError
 from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.model_loader.hf_config import load_hf_config
+from folovllm.model_loader.model_files import is_gguf
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.registry import model_spec
 from folovllm.models.shard import shard_of
@@ -109,7 +110,7 @@ def facts_of(config: EngineConfig) -> dict[str, str]:
     """What must be alike on all ranks. The folder of weights may be at another place on each."""
     model_config, digest = config.model_config, hashlib.sha256()
     weights = _weights(config)
-    for path in () if weights is None else sorted([weights / "config.json", *weights.glob("*.safetensors")]):
+    for path in () if weights is None else _files(weights):
         with path.open("rb") as file:
             digest.update(f"{path.name} {path.stat().st_size}".encode() + file.read(BEGINNING))
     options = replace(config, model_config=replace(model_config, model="-", tokenizer="-", device=None))
@@ -118,6 +119,10 @@ def facts_of(config: EngineConfig) -> dict[str, str]:
         "model": digest.hexdigest()[:16],
         "options": hashlib.sha256(repr(options).encode()).hexdigest()[:16],
     }
+
+
+def _files(weights: Path) -> list[Path]:
+    return [weights] if is_gguf(weights) else sorted([weights / "config.json", *weights.glob("*.safetensors")])
 
 
 def _weights(config: EngineConfig) -> Path | None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.errors import ModelLoadError
+from folovllm.model_loader.gguf_tokenizer import gguf_tokenizer
 from folovllm.model_loader.hf_config import load_hf_config
-from folovllm.model_loader.model_files import hub_hint, readable_errors, resolve_model_path
+from folovllm.model_loader.model_files import hub_hint, is_gguf, readable_errors, resolve_model_path
 from folovllm.utils.checks import wrong
 from folovllm.utils.devices import cpu_has_bf16_units, default_device, hidden_gpu_reason
 from folovllm.utils.logging import init_logger
@@ -65,6 +66,10 @@ class ModelLoader:
         from transformers import AutoModelForCausalLM
 
         path = resolve_model_path(self.model_config.model)
+        if is_gguf(path):
+            raise ModelLoadError(
+                f"model {path!r} is computed by our own layers, not by transformers': give model_impl='folovllm'"
+            )
         with readable_errors(self.model_config.model):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
@@ -199,9 +204,12 @@ def load_tokenizer(model_config: ModelConfig) -> PreTrainedTokenizerBase:
     if whole_model:
         path = resolve_model_path(name, weights=model_config.load_format != "dummy", tokenizer=True)
     with readable_errors(name, "tokenizer", hint=hub_hint(path)):
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, trust_remote_code=model_config.trust_remote_code, padding_side="left"
-        )
+        if is_gguf(path):
+            tokenizer = gguf_tokenizer(path)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(
+                path, trust_remote_code=model_config.trust_remote_code, padding_side="left"
+            )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token  # masked anyway, so any id will do
     return tokenizer  # type: ignore[no-any-return]

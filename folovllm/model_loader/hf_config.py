@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folovllm.config import ModelConfig
+from folovllm.model_loader.gguf import gguf_settings
 from folovllm.model_loader.hf_config_checks import check_as_written, check_numbers
-from folovllm.model_loader.model_files import hub_hint, read_json, readable_errors, resolve_model_path
+from folovllm.model_loader.model_files import hub_hint, is_gguf, read_json, readable_errors, resolve_model_path
 from folovllm.model_loader.quant_scheme import read_scheme
 from folovllm.utils.checks import check_int, did_you_mean, wrong
 from folovllm.utils.logging import init_logger
@@ -34,7 +35,10 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
         written = read_settings(path, "config.json")
         if written is not None:
             check_as_written(written)
-        hf_config = AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)
+        if is_gguf(path) and written is not None:
+            hf_config = AutoConfig.for_model(**written)
+        else:
+            hf_config = AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)
         if overrides := model_config.hf_overrides:
             for name in overrides.keys() - (written or {}).keys():
                 if not hasattr(hf_config, name):
@@ -61,7 +65,9 @@ def _old_settings(model_config: ModelConfig, path: str) -> dict[str, Any] | None
 
 
 def read_settings(path: str, name: str) -> dict[str, Any] | None:
-    """A JSON file of the model's folder or hub repository; None if it has no such file."""
+    """A JSON file of the model's folder or hub repository, or what a GGUF file has of it; None: no such file."""
+    if is_gguf(path):
+        return gguf_settings(path, name)
     if Path(path).is_dir():
         file = Path(path) / name
         return read_json(file) if file.is_file() else None

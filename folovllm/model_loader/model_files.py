@@ -1,7 +1,7 @@
 """From the name of a model to its files: which folder, and what it lacks.
 
-There are three ways to name a model: "embedded", a local Hugging Face folder, or a hub id. What others wrote
-is checked before it is followed: an index may name a file outside of its folder. Whatever goes wrong inside the
+There are four ways to name a model: "embedded", a local Hugging Face folder, a GGUF file, or a hub id. What others
+wrote is checked before it is followed: an index may name a file outside of its folder. Whatever goes wrong inside the
 libraries that read a model becomes one kind of error, in one line.
 
 vLLM: model_executor/model_loader/weight_utils.py
@@ -10,6 +10,7 @@ vLLM: model_executor/model_loader/weight_utils.py
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,20 +30,22 @@ MAX_FILES = 10_000
 LONGEST_NAME = 255  # bytes of a file's name, on the usual file systems
 _OTHER_FORMATS = {
     "*.bin": "its *.bin weights are pickles, which can run code: convert them with save_pretrained",
-    "*.gguf": "GGUF is not read: convert it with transformers, from_pretrained(folder, gguf_file=...), save_pretrained",
+    "*.gguf": "it has a GGUF file: name that file, not its folder",
 }
 
 
 def resolve_model_path(model: str, *, weights: bool = True, tokenizer: bool = False) -> str:
-    """The folder behind a name, checked; a hub id is passed on as it is.
+    """The folder or the GGUF file behind a name, checked; a hub id is passed on as it is.
 
     `weights` and `tokenizer` say whether the caller is about to read those. A folder that lacks something
     the caller needs is refused with everything that it lacks; weights are no part of that for a caller that
     does without them.
     """
     folder = EMBEDDED_FOLDER if model == EMBEDDED_MODEL else Path(model).expanduser()
-    if folder.suffix.lower() == ".gguf" and not folder.is_dir():
-        raise ModelLoadError(f"model must be a folder, got {model!r}; {_OTHER_FORMATS['*.gguf']}")
+    if is_gguf(folder):
+        if not folder.is_file():
+            raise ModelLoadError(f"model must be a GGUF file that is here, got {model!r}{_similar(folder)}")
+        return str(folder)
     if not folder.exists() and model != EMBEDDED_MODEL:
         if _HUB_ID.fullmatch(model):
             return model
@@ -64,17 +67,22 @@ def resolve_model_path(model: str, *, weights: bool = True, tokenizer: bool = Fa
     return str(folder)
 
 
+def is_gguf(path: str | Path) -> bool:
+    """Whether that names a GGUF file, be it there or not."""
+    return str(path).lower().endswith(".gguf") and not os.path.isdir(path)
+
+
 def hub_hint(path: str) -> str:
     """What to add where a name that was taken for a hub id leads nowhere: it may be a folder's, mistyped."""
     folder = Path(path).expanduser()
-    return "" if folder.is_dir() else f"there is no folder of that name here, so the hub was asked{_similar(folder)}"
+    return "" if folder.exists() else f"there is no folder of that name here, so the hub was asked{_similar(folder)}"
 
 
 def _similar(folder: Path) -> str:
-    """Names the folder beside it that was perhaps meant."""
+    """Names what was perhaps meant, beside it."""
     if not folder.parent.is_dir():
         return ""
-    near = nearest_name(folder.name, [path.name for path in folder.parent.iterdir() if path.is_dir()])
+    near = nearest_name(folder.name, [path.name for path in folder.parent.iterdir() if path.is_dir() or is_gguf(path)])
     return f"; did you mean {str(folder.parent / near)!r}?" if near else ""
 
 
@@ -96,11 +104,14 @@ def _missing_files(folder: Path) -> dict[str, str]:
 def checkpoint_files(folder: Path) -> list[Path]:
     """The files that hold the weights: model.safetensors, else those that the index names, else all there are.
 
-    Some repositories hold the weights twice, the second time under other names (consolidated.safetensors).
+    Some repositories hold the weights twice, the second time under other names (consolidated.safetensors). A GGUF file
+    in the folder's place is all there is.
 
     Raises:
         ModelLoadError: the index is no index, or names a file outside of the folder.
     """
+    if is_gguf(folder):
+        return [folder]
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file():
         return [whole]

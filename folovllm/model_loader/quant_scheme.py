@@ -7,6 +7,7 @@
                          either of them with weights of 4 bits beside such activations (W4A8)
                          the head, by its name, in a second group
     fp8                  e4m3 numbers, with a scale for each block of 128 x 128; inputs stay as they are
+    gguf                 blocks as they are in such a file, which says for each layer what they are (gguf.py)
 
 Everything else is refused here by name, before a weight is read.
 
@@ -24,8 +25,11 @@ import regex  # type: ignore[import-untyped]  # transformers has it; unlike re, 
 
 from folovllm.config import ModelConfig
 from folovllm.utils.checks import describe
+from folovllm.utils.logging import init_logger
 
-Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "fp8", "plain"]
+logger = init_logger(__name__)
+
+Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "fp8", "gguf", "plain"]
 SUPPORTED = (
     "gptq, awq, fp8 in blocks of 128 x 128, and compressed-tensors in the formats pack-quantized and int-quantized"
 )
@@ -64,9 +68,16 @@ class QuantScheme:
         """e4m3 beside inputs that stay as they are: what a checkpoint in blocks has."""
         return self.type == "float" and self.activation_bits is None
 
+    layers: dict[str, QuantScheme] | None = None
+    """Of a GGUF file: those that are quantised, each in its own way; an expert's by its name without the number."""
+    blocks: tuple[str, ...] = ()
+    """Of a GGUF file's layer: the types of the parts that are one product."""
+
     def of_layer(self, name: str) -> QuantScheme | None:
         """That of the layer `name`, "model.layers.0.mlp.down_proj"; None: it is not quantised. A tied head is
         TIED_HEAD, and no checkpoint holds codes for it."""
+        if self.layers is not None:
+            return self.layers.get(regex.sub(r"\.experts\.\d+\.", ".experts.", name))
         if self.head is not None and (name == "lm_head" or (name == TIED_HEAD and self.head.format == "plain")):
             return self.head
         never = name == TIED_HEAD or name.endswith(ROUTERS)
@@ -106,6 +117,9 @@ def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | Non
         ValueError: see read_scheme; `quantization` asks for something else.
     """
     wanted = model_config.quantization
+    if wanted in ONLINE and isinstance(settings, dict) and settings.get("quant_method") == "gguf":
+        logger.warning("%s: its weights are widened and rounded anew, to %s", model_config.model, wanted)
+        settings = None
     if settings is None and wanted in ONLINE:
         return replace(ONLINE[wanted], head=HEAD) if model_config.quantize_head else ONLINE[wanted]
     if model_config.quantize_head:
@@ -124,7 +138,8 @@ def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | Non
         return scheme
     # Made-up weights have nothing to be unpacked: only their number and their bits matter.
     head = scheme.head and replace(scheme.head, format="plain")
-    return replace(scheme, format="plain", head=head)
+    layers = scheme.layers and {name: replace(each, format="plain") for name, each in scheme.layers.items()}
+    return replace(scheme, format="plain", head=head, layers=layers)
 
 
 def read_scheme(settings: Any) -> QuantScheme:
@@ -138,7 +153,7 @@ def read_scheme(settings: Any) -> QuantScheme:
     if any(settings.get(f"load_in_{bits}bit") for bits in (4, 8)):
         raise _refused("quant_method", "bitsandbytes")
     method = settings.get("quant_method")
-    readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed_tensors, "fp8": _fp8}
+    readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed_tensors, "fp8": _fp8, "gguf": _gguf}
     if not isinstance(method, str) or method not in readers:
         raise _refused("quant_method", method)
     return readers[method](settings)
@@ -178,6 +193,14 @@ def _fp8(settings: dict[str, Any]) -> QuantScheme:
     if settings.get("weight_block_size") != [128, 128]:
         raise _refused("weight_block_size", settings.get("weight_block_size"))
     return QuantScheme("fp8", 8, 128, True, ignore=("lm_head", *_not_converted(settings)), type="float")
+
+
+def _gguf(settings: dict[str, Any]) -> QuantScheme:
+    """As gguf.py found it in a file: no config.json of a folder has such settings."""
+    if not isinstance(layers := settings.get("layers"), dict):
+        raise _refused("quant_method", "gguf")
+    found = {name: QuantScheme("gguf", **{**each, "blocks": tuple(each["blocks"])}) for name, each in layers.items()}
+    return QuantScheme("gguf", 8, 32, False, layers=found)
 
 
 def _compressed_tensors(settings: dict[str, Any]) -> QuantScheme:

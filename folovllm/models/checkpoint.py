@@ -17,7 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from folovllm.errors import ModelLoadError
-from folovllm.model_loader.model_files import checkpoint_files
+from folovllm.model_loader.gguf import GGUFWeights, gguf_tensors
+from folovllm.model_loader.model_files import checkpoint_files, is_gguf
 from folovllm.model_loader.quant_scheme import WAY_OUT
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.utils.devices import total_memory_bytes
@@ -27,7 +28,9 @@ logger = init_logger(__name__)
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # As safetensors spells them. Whole numbers where the model has none are quantised weights without their scale, or none.
 WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
-CODE_DTYPES = {torch.int8: "I8", torch.int32: "I32", torch.int64: "I64", torch.float8_e4m3fn: "F8_E4M3"}
+CODE_DTYPES = {
+    torch.uint8: "U8", torch.int8: "I8", torch.int32: "I32", torch.int64: "I64", torch.float8_e4m3fn: "F8_E4M3",
+}  # fmt: skip
 Shapes = dict[str, tuple[int, ...]]
 # Of transformers 5, in the order of a tensor's rows.
 FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
@@ -85,6 +88,11 @@ class OneExpert:
         return part
 
 
+def open_weights(path: Path) -> Any:
+    """A file of weights, as safetensors opens one."""
+    return GGUFWeights(path) if is_gguf(path) else safe_open(path, framework="pt")
+
+
 def read_heads(folder: Path) -> dict[str, TensorInfo]:
     """Every tensor, by its name, from the heads of the weight files: no tensor is read.
 
@@ -93,6 +101,11 @@ def read_heads(folder: Path) -> dict[str, TensorInfo]:
     """
     found: dict[str, TensorInfo] = {}
     for path in checkpoint_files(folder):
+        if is_gguf(path):
+            return {
+                name: TensorInfo(dtype, shape, path, stored, expert)
+                for name, dtype, shape, stored, expert in gguf_tensors(path)
+            }
         try:
             with safe_open(path, framework="pt") as file:
                 parts = ((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118  not a dict
@@ -168,12 +181,14 @@ def _by_our_names(model: DecoderForCausalLM, wanted: Shapes, found: dict[str, Te
 
 
 def _why_a_stranger(model: DecoderForCausalLM, name: str, info: TensorInfo, wanted: Shapes) -> str | None:
-    """None: the model can do without it. It follows from rope_parameters, is for another cache, or is a bias of zeros,
-    which old GPTQ files have for each layer."""
+    """None: the model can do without it. It follows from rope_parameters, is for another cache, is the other form of a
+    GGUF file's tensor, or a bias of zeros, which old GPTQ files have for each layer."""
     if name.endswith("rotary_emb.inv_freq") or CACHE_SCALES.search(name):
         return None
+    if name.endswith(".blocks") or f"{name.removesuffix('weight')}blocks" in wanted:
+        return None
     if name.endswith(".bias") and name.removesuffix("bias") + "qweight" in wanted:
-        with safe_open(info.path, framework="pt") as file:
+        with open_weights(info.path) as file:
             return "it is a bias that is not zero, of a layer that has none" if info.read(file).any() else None
     if model.lm_head.tied and name.startswith("lm_head."):
         return "tie_word_embeddings in config.json must be false for a head of its own"

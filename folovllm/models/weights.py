@@ -19,12 +19,19 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import safe_open
 
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.layers.ops import LayerOps
 from folovllm.model_loader.model_files import readable_errors, resolve_model_path
-from folovllm.models.checkpoint import EMBEDDING, HEAD, TensorInfo, check_checkpoint, check_memory, read_heads
+from folovllm.models.checkpoint import (
+    EMBEDDING,
+    HEAD,
+    TensorInfo,
+    check_checkpoint,
+    check_memory,
+    open_weights,
+    read_heads,
+)  # fmt: skip
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.shard import Shard, parallel_ops, read_part, shard_of
@@ -53,7 +60,7 @@ def build_model(
     """Our model for a transformers configuration, with its weights in place.
 
     Args:
-        weights: a folder with *.safetensors, or None for random numbers of the right shapes ("dummy").
+        weights: a folder with *.safetensors, a GGUF file, or None for random numbers of the right shapes ("dummy").
         ops: what computes the layers; None: plain torch.
         group: of the ranks that have a part of the model each, this one among them; None: it has all.
 
@@ -83,9 +90,9 @@ def build_model(
 
 
 def weights_folder(model: str) -> Path:
-    """The local folder with the model's weights, downloaded first if `model` is a hub id."""
+    """The local folder with the model's weights, or a GGUF file; downloaded first if `model` is a hub id."""
     path = resolve_model_path(model)
-    if not Path(path).is_dir():
+    if not Path(path).exists():
         with readable_errors(model):
             path = snapshot_download(path, allow_patterns=WANTED_FILES, ignore_patterns=UNWANTED_FILES)
     return Path(path)
@@ -116,7 +123,7 @@ def read_tensors(found: dict[str, TensorInfo], shard: Shard | None) -> Iterator[
             # The file is opened anew after each PIECE. It is mapped into memory, and pages that were read stay in this
             # process as long as the mapping lives: one mapping for all tensors would peak at twice the weights.
             read = 0
-            with safe_open(path, framework="pt") as file:
+            with open_weights(path) as file:
                 while names and read < PIECE:
                     name, info = names.popleft()
                     part = info.read(file) if shard is None else read_part(info.open(file), name, shard)

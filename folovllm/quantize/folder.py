@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from folovllm.errors import ModelLoadError
-from folovllm.model_loader.model_files import checkpoint_files, read_json, resolve_model_path
+from folovllm.model_loader.model_files import checkpoint_files, is_gguf, read_json, resolve_model_path
 from folovllm.models.checkpoint import read_heads
 from folovllm.models.weights import weights_folder
 from folovllm.utils.checks import wrong
@@ -40,6 +40,9 @@ class Checkpoint:
     """The tensors of a model's folder."""
 
     def __init__(self, model: str) -> None:
+        if is_gguf(model):
+            when = "quantization='w4a16' rounds a GGUF file when it is loaded"
+            raise ModelLoadError(f"model must be a folder or a hub id, got {model!r}; {when}")
         self.folder = weights_folder(model)
         if not Path(resolve_model_path(model)).is_dir():  # of the hub: weights_folder() asks for less
             snapshot_download(model, allow_patterns=list(COPIED))

@@ -40,7 +40,7 @@ def find_tokenizer(trace: Trace, name: str | None = None) -> Any:
     if num_tokens > MOST_TOKENS:
         raise NoTextsError(f"trace {trace.name} has {num_tokens:,} tokens; a page shows texts of {MOST_TOKENS:,}")
     name = name or trace.header.tokenizer or trace.header.model
-    if name != EMBEDDED_MODEL and not os.path.isdir(os.path.expanduser(name)):
+    if name != EMBEDDED_MODEL and not os.path.exists(os.path.expanduser(name)):
         raise NoTextsError(f"tokenizer {name!r} of trace {trace.name} is no folder here: name one with --tokenizer")
     from folovllm.model_loader import load_tokenizer
 

@@ -151,16 +151,6 @@ def test_many_missing_tensors_are_counted(tmp_path: Path) -> None:
 # --- names
 
 
-def test_a_gguf_file_is_told_what_to_do_with_it(tmp_path: Path) -> None:
-    (tmp_path / "tiny.Q4_1.gguf").touch()
-    for name in (tmp_path / "tiny.Q4_1.gguf", tmp_path / "gone.gguf"):
-        with pytest.raises(ModelLoadError, match=r"model must be a folder, got .*; GGUF is not read: convert it with"):
-            resolve_model_path(str(name))
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelLoadError, match=r"it lacks \*\.safetensors .*; GGUF is not read: convert it with"):
-        resolve_model_path(str(tmp_path))
-
-
 def test_a_mistyped_folder_is_told_what_it_was_taken_for(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

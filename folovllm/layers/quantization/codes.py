@@ -26,6 +26,8 @@ class Codes:
     """float32 [out, groups]"""
     zero: torch.Tensor | None
     """int8 [out, groups]; None: all are 0"""
+    minimum: torch.Tensor | None = None
+    """float32 [out, groups], what is added to each weight, instead of a zero: that of a GGUF file is no whole number"""
 
     @property
     def group_size(self) -> int:
@@ -36,7 +38,18 @@ class Codes:
         grouped = self.values.unflatten(1, (-1, self.group_size)).float()
         if self.zero is not None:
             grouped = grouped - self.zero[..., None]
-        return (grouped * self.scale[..., None]).flatten(1)
+        grouped = grouped * self.scale[..., None]
+        return (grouped if self.minimum is None else grouped + self.minimum[..., None]).flatten(1)
+
+    def in_groups(self, size: int) -> Codes:
+        """The same weight, in groups of `size`, which divides its own."""
+        again = self.group_size // size
+        more = [None if each is None else each.repeat_interleave(again, 1) for each in (self.zero, self.minimum)]
+        return Codes(self.values, self.scale.repeat_interleave(again, 1), *more)
+
+    def offset(self) -> torch.Tensor | None:
+        """float32 [out, groups], what is added to a group's scaled codes; None: nothing is."""
+        return -self.scale * self.zero if self.zero is not None else self.minimum
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """x [num_tokens, in] by the weight that is meant, [num_tokens, out], in float32. As kernels do it: no weight is
@@ -45,17 +58,22 @@ class Codes:
         sums = torch.einsum("tgk,ogk->tog", grouped, self.values.float().unflatten(1, (-1, self.group_size)))
         if self.zero is not None:
             sums = sums - self.zero * grouped.sum(2)[:, None]  # what each code has too much, times the group's inputs
-        return (sums * self.scale).sum(2)
+        sums = sums * self.scale
+        return (sums if self.minimum is None else sums + self.minimum * grouped.sum(2)[:, None]).sum(2)
 
 
 def stack(parts: list[Codes]) -> Codes:
-    """Layers side by side in one: their outputs follow each other. Their groups are alike."""
+    """Layers side by side in one: their outputs follow each other. The smallest groups divide the others."""
+    size = min(part.group_size for part in parts)
+    parts = [part if part.group_size == size else part.in_groups(size) for part in parts]
+    minima = [torch.zeros_like(part.scale) if part.minimum is None else part.minimum for part in parts]
     zeros = [torch.zeros_like(part.scale, dtype=torch.int8) if part.zero is None else part.zero for part in parts]
     symmetric = all(part.zero is None for part in parts)
     return Codes(
         torch.cat([part.values for part in parts]),
         torch.cat([part.scale for part in parts]),
         None if symmetric else torch.cat(zeros),
+        None if all(part.minimum is None for part in parts) else torch.cat(minima),
     )
 
 

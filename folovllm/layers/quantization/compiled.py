@@ -42,9 +42,8 @@ def pack_codes(codes: Codes, bits: int, columns: int = 2) -> torch.Tensor:
     """
     group, width = kernel_group(codes), panel_width()
     outs, size = codes.values.shape
-    again = codes.group_size // group
-    scale = codes.scale.repeat_interleave(again, 1)
-    scales = [scale] if codes.zero is None else [scale, -scale * codes.zero.repeat_interleave(again, 1)]
+    codes = codes.in_groups(group)
+    scales = [each for each in (codes.scale, codes.offset()) if each is not None]
     numbers = 32 // bits
     places = torch.tensor([32 // columns * (n % columns) + bits * (n // columns) for n in range(numbers)])
     digits = (codes.values.long() + 2 ** (bits - 1)).unflatten(1, (-1, numbers))
@@ -53,7 +52,7 @@ def pack_codes(codes: Codes, bits: int, columns: int = 2) -> torch.Tensor:
     rows = [each.float().view(torch.int32).unsqueeze(2) for each in scales]
     rows.append(words.view(outs, size // group, group // numbers))
     lines = F.pad(torch.cat(rows, 2), (0, 0, 0, 0, 0, panels * width - outs))  # [outs, groups, lines of a group]
-    return _with_head(lines.unflatten(0, (panels, width)).permute(0, 2, 3, 1), [group, codes.zero is not None])
+    return _with_head(lines.unflatten(0, (panels, width)).permute(0, 2, 3, 1), [group, len(scales) > 1])
 
 
 def pack_int8(codes: Codes) -> torch.Tensor:

@@ -46,6 +46,8 @@ def gpu_method(scheme: QuantScheme, name: str, *, invariant: bool) -> QuantizedL
             f"{name} has weights of 4 bits and inputs of 8 (w4a8), which a CPU computes: give device='cpu', or "
             "quantization='w4a16' where the checkpoint is not quantised"
         )
+    if scheme.format == "gguf" and not scheme.symmetric:  # the kernel's zeros are whole numbers
+        return QuantizedLinear(scheme, name)
     if scheme.activation_bits is None:
         return TritonCodesLinear(scheme, name, invariant=invariant)
     return Fp8Linear(scheme, name) if scheme.type == "float" else Int8Linear(scheme, name)

@@ -7,6 +7,7 @@
     pack-quantized   weight_packed [out, in / 8]   8 inputs of one output, along a row
     int-quantized    weight [out, in]          int8, as they are
     fp8              weight [out, in]          e4m3, as they are; weight_scale_inv [out / 128, in / 128], rounded up
+    gguf             blocks [out, bytes]       see gguf_blocks.py
 
 What is stored is code + 8 (128 for 8 bits), so that it is not negative; int-quantized stores the code itself.
 
@@ -23,6 +24,8 @@ import torch
 
 from folovllm.errors import ModelLoadError
 from folovllm.layers.quantization.codes import Codes
+from folovllm.layers.quantization.gguf_blocks import read_blocks
+from folovllm.model_loader.gguf import BLOCKS
 from folovllm.model_loader.quant_scheme import QuantScheme
 
 AWQ_ORDER = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
@@ -191,9 +194,21 @@ class Fp8Blocks(WeightFormat):
         return Codes(weight, scale.contiguous(), None)
 
 
+class GGUFBlocks(WeightFormat):
+    def tensors(self, outs: int, size: int, scheme: QuantScheme) -> dict[str, Stored]:
+        block = BLOCKS[scheme.blocks[0]]
+        return {"blocks": Stored((outs, size // block.columns * block.num_bytes), torch.uint8)}
+
+    def read(self, tensors: Tensors, scheme: QuantScheme, name: str) -> Codes:
+        codes = read_blocks(tensors["blocks"], scheme.blocks[0])
+        if not codes.scale.isfinite().all():
+            raise ModelLoadError(f"{name}.blocks has a scale that is not finite: was the file downloaded to its end?")
+        return codes
+
+
 FORMATS: dict[str, WeightFormat] = {
     "gptq": GPTQ(), "awq": AWQ(), "pack-quantized": PackQuantized(), "int-quantized": IntQuantized(),
-    "fp8": Fp8Blocks(),
+    "fp8": Fp8Blocks(), "gguf": GGUFBlocks(),
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from folovllm.layers.compiled_ops import PackedMethod
 from folovllm.layers.linear import Linear, LinearMethod
 from folovllm.layers.quantization.codes import Codes, round_to_e4m3, round_to_nearest, stack
 from folovllm.layers.quantization.formats import FORMATS
+from folovllm.model_loader.gguf import BLOCKS
 from folovllm.model_loader.quant_scheme import QuantScheme
 
 
@@ -46,7 +47,8 @@ class QuantizedLinear(LinearMethod):
         """A rank's codes are those of the whole row: its part is whole groups, and whole words of packed codes."""
         if self.scheme.format == "plain":
             self.scheme = replace(self.scheme, group_size=self._group_size(in_features))
-        return 8 if self.scheme.group_size == -1 else math.lcm(8, self.scheme.group_size)
+        blocks = (BLOCKS[kind].columns for kind in self.scheme.blocks)
+        return math.lcm(8, *blocks, 1 if self.scheme.group_size == -1 else self.scheme.group_size)
 
     def create_weights(self, layer: Linear, *, bias: bool) -> None:
         super().create_weights(layer, bias=bias)
@@ -56,7 +58,7 @@ class QuantizedLinear(LinearMethod):
         layer.register_parameter("weight", None)
         for part, outs in layer.parts.items():
             for kind, (shape, dtype) in (
-                FORMATS[self.scheme.format].tensors(outs, layer.in_features, self.scheme).items()
+                FORMATS[self.scheme.format].tensors(outs, layer.in_features, self._of_part(layer, part)).items()
             ):
                 empty = torch.empty(shape, dtype=dtype or torch.get_default_dtype())
                 layer.register_parameter(_parameter(part, kind), nn.Parameter(empty, requires_grad=False))
@@ -82,8 +84,14 @@ class QuantizedLinear(LinearMethod):
         return F.linear(x, layer.weight, layer.bias)
 
     def _stored(self, layer: Linear, part: str) -> dict[str, torch.Tensor]:
-        kinds = FORMATS[self.scheme.format].tensors(layer.parts[part], layer.in_features, self.scheme)
+        scheme = self._of_part(layer, part)
+        kinds = FORMATS[scheme.format].tensors(layer.parts[part], layer.in_features, scheme)
         return {kind: layer.get_parameter(_parameter(part, kind)) for kind in kinds}
+
+    def _of_part(self, layer: Linear, part: str) -> QuantScheme:
+        """That of its tensors: in a GGUF file, each part has blocks of its own."""
+        blocks = dict(zip(layer.parts, self.scheme.blocks, strict=False))
+        return replace(self.scheme, blocks=(blocks[part],)) if blocks else self.scheme
 
     def _group_size(self, in_features: int) -> int:
         size = self.scheme.group_size
@@ -102,7 +110,7 @@ class QuantizedLinear(LinearMethod):
         for part in layer.parts:
             stored = self._stored(layer, part)
             name = f"{self.name.rpartition('.')[0]}.{part}" if part else self.name
-            parts.append(FORMATS[self.scheme.format].read(stored, self.scheme, name))
+            parts.append(FORMATS[self.scheme.format].read(stored, self._of_part(layer, part), name))
             for kind in stored:
                 delattr(layer, _parameter(part, kind))
         return stack(parts)
