@@ -41,16 +41,18 @@ LONGEST_PATH = 103  # bytes of a Unix socket's, with the zero behind them 104
 IN_A_PAIR = 8192  # bytes that a pair of Unix sockets holds in one direction
 OURS = ("folovllm", "tests", "milestones", "workshop", "__main__", "conftest", "test_", "support")
 
-flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+found = re.search(r"^(?:flags|Features)\s*:(.*)", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+features = found[1].split() if found else []
 CPUS = os.cpu_count() or 1
 TOLD = {  # what these commands print; the CPU's features are those of the kernels' library, so that it is compiled once
     ("xcode-select", "-p"): "/Library/Developer/CommandLineTools\n",
     ("sysctl", "-n", "machdep.cpu.brand_string"): "Apple M1\n",
     ("sysctl", "-n", "hw.perflevel0.physicalcpu"): f"{CPUS}\n",
-    ("sysctl", "hw.optional.arm"): "".join(f"hw.optional.arm.{name}: 1\n" for name in flags[1].split() if flags),
+    ("sysctl", "hw.optional.arm"): "".join(f"hw.optional.arm.{name}: 1\n" for name in features),
 }
 os.environ.setdefault("CXX", "g++")
-os.environ.setdefault("FOLOVLLM_CPU_TARGET", "-march=native -mprefer-vector-width=512")
+if platform.machine() == "x86_64":
+    os.environ.setdefault("FOLOVLLM_CPU_TARGET", "-march=native -mprefer-vector-width=512")
 os.environ.setdefault("FOLOVLLM_CPU_BF16", "no")  # an M1 has no such units, and torch would ask this CPU
 
 for module, names in MISSING.items():
