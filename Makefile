@@ -6,6 +6,8 @@
 # make setup: installs what the gates of make check need, at once.
 # make exhaustive: the rest of the tests' largest grids. make busy: tests that wait, while another process wants a core.
 # make pace: the asynchronous tests with an engine that is late everywhere, and with tests that are (PACE_SEED=1).
+# make macos: the tests of what a Mac does in another way, with what it lacks hidden from Python. make plain: the engine's
+#   tests with torch's operators in the place of the CPU kernels.
 # make arm: the CPU kernels compiled for 64-bit Arm, checked under an emulator, and linked for macOS; installs nothing.
 # make tritons: the kernels through the compiler of another Triton, of which it installs a copy (600 MB).
 # make campaign MINUTES=60: random engines under random loads, for as long as you like.
@@ -47,7 +49,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test makers wheel dist exhaustive tritons busy campaign real serve-test clients pace ray-test arm gpu check nightly setup lint types imports milestones labs pages docs snippets browser clean
+.PHONY: demo serve test makers wheel dist exhaustive tritons busy campaign real serve-test clients pace ray-test arm macos plain gpu check nightly setup lint types imports milestones labs pages docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -113,6 +115,16 @@ $(VENV)/triton-%/.installed: $(VENV)/.installed-test
 arm: $(VENV)/.installed
 	@PATH="$(abspath $(BIN)):$$PATH" bash workshop/arm/gate.sh
 
+# As on a Mac a process may have 256 files open, and what is temporary has a long name, behind a link.
+macos: $(VENV)/.installed-test
+	@home=$$(mktemp -d) && trap "rm -rf $$home" EXIT && cd $$home && mkdir -p private/var/folders/zz/zyxvpxvq6csfxvn_n/T && \
+		ln -s private/var var && cd "$(CURDIR)" && ulimit -n 256 && PYTHONPATH="$(CURDIR)/tests/macos" \
+		TMPDIR=$$home/var/folders/zz/zyxvpxvq6csfxvn_n/T $(PYTEST) -m $(QUICK) $(DRAW) $(addprefix tests/,clients m9 cli m4)
+
+plain: export FOLOVLLM_CPU_KERNELS = no
+plain: $(VENV)/.installed-test
+	@$(PYTEST) -m $(QUICK) $(DRAW) $(PROMISES)
+
 # Sockets, signals and many streams at a time: one process, so that the tests do not take the cores from each other.
 serve-test: $(VENV)/.installed-serve-test
 	@$(BIN)/python -m pytest -m serve $(DRAW) tests/serve
@@ -143,7 +155,7 @@ ray-test: $(VENV)/.installed-ray-test
 gpu:
 	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)
 
-GATES = test makers lint types imports docs milestones labs serve-test clients browser snippets wheel exhaustive busy pace tritons arm campaign
+GATES = test makers lint types imports docs milestones labs serve-test clients browser snippets wheel exhaustive busy pace tritons arm macos plain campaign
 
 check: SHARE = 3
 check: MUTANTS = 40

@@ -49,8 +49,13 @@ WEIGHTS = 12  # of 6,144 by 1,024: more than the caches hold
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-# A stopped process outlives a parent that is killed, unless it has asked the system (PR_SET_PDEATHSIG is 1).
-BUSY = "import ctypes; ctypes.CDLL(None).prctl(1, 9); print(flush=True)\nwhile True: pass"
+# A stopped process outlives a parent that is killed, unless it has asked Linux not to (PR_SET_PDEATHSIG is 1).
+BUSY = """
+import ctypes
+getattr(ctypes.CDLL(None), "prctl", lambda *_: None)(1, 9)
+print(flush=True)
+while True: pass
+"""
 
 
 class Neighbour:

@@ -23,7 +23,7 @@
 #include "panels.h"
 
 #ifndef POLLRDHUP
-#define POLLRDHUP 0  // macOS: POLLHUP says it, unasked
+#define POLLRDHUP POLLHUP  // macOS: says it, and only to who asks
 #endif
 
 namespace {

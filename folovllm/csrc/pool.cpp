@@ -3,6 +3,18 @@
 // Regions are numbered. A task's state only grows: twice the region's number while a thread commits it, one more when
 // that is done, less before. So one comparison tells a late thread that its region is over.
 //
+// Arm lets other threads see writes in another order than x86 does, so each order is there for one thing that is read:
+//
+//   published    release when it is even, acquire when it is read: `current`, and what the body of a region reads. The
+//                odd number before and the two fences: a copy of `current` that was overwritten meanwhile is dropped.
+//                Sequentially consistent when it is even: notify_all() sees who is about to sleep
+//   states       release when a task is committed, acquire by the caller: what commit() wrote
+//   next         who finds no task left has seen each that was taken, and so that its thread is inside a task
+//   begun_ended  release when a task is left, acquire by wait_idle(): what the task read may be freed
+//
+// Where none is written it is sequentially consistent, which does for each of them. That a task is taken and committed
+// once needs no order: it is one atomic exchange.
+//
 // vLLM: none, its loops are OpenMP's
 
 #include "kernels.h"

@@ -84,7 +84,7 @@ class Peer:
         if self.connection.fileno() < 0:  # closed here
             return True
         asked = select.poll()
-        asked.register(self.connection, select.POLLRDHUP)
+        asked.register(self.connection, getattr(select, "POLLRDHUP", select.POLLHUP))  # macOS tells it by the other
         return bool(asked.poll(1000 * seconds))
 
     def close(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 
+import psutil
 import torch
 
 GIB, PIECE = 2**30, 2**26
@@ -16,11 +16,7 @@ def free_memory_bytes(device: torch.device) -> int:
     """Memory that can be taken without pushing anything else out."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo", encoding="utf-8") as file:  # counts page cache as free, as SC_AVPHYS_PAGES does not
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # how much is taken, nobody says
+    return int(psutil.virtual_memory().available)  # what files have in the page cache counts as free
 
 
 def release_freed_memory(freed: int = PIECE) -> None:

@@ -90,7 +90,8 @@ def test_what_cannot_be_is_one_line_and_changes_nothing(tmp_path, source, text, 
     places = {"source": source, "text": text, "awq": FOLDERS / "awq"}
     places |= {name: tmp_path / name for name in ("out", "no/such", "none")}
     for name, path in places.items():
-        message = message.replace(f"{{{name}}}", describe(str(path)))
+        named = repr(str(path)) if name == "none" else describe(str(path))  # a file's name is shown whole
+        message = message.replace(f"{{{name}}}", named)
     assert refused(tmp_path, *(places.get(word, word) for word in argv.split()), capsys=capsys) == message
 
 

@@ -18,6 +18,7 @@ from folovllm.models.decoder import DecoderForCausalLM
 from tests.fake_cuda import FakeCuda
 from tests.helpers import some
 from tests.m3.oracle import Oracle
+from tests.m4.cpu_target import NEEDS_KERNELS
 from tests.m5.support import serve, token_ids
 from tests.m6.support import caching_engine
 from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, asked_greedily, prompts_that_begin_alike
@@ -55,6 +56,7 @@ def test_log_probabilities_are_hugging_faces(oracle: Oracle, monkeypatch: pytest
     oracle.assert_logprobs(output, tolerance=1e-5)
 
 
+@NEEDS_KERNELS
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bits_do_not_depend_on_the_batch_where_that_is_asked_for(oracle: Oracle, dtype: str) -> None:
     params = SamplingParams(temperature=0, max_tokens=4, logprobs=1)
@@ -83,6 +85,7 @@ def test_twins_that_tie_at_the_edge_of_the_choice_change_nothing(tmp_path: Any) 
     assert token_ids(outputs) == [[oracle.greedy(prompt, 8)] for prompt in prompts]
 
 
+@NEEDS_KERNELS
 @pytest.mark.parametrize("quantization", ["w4a16", "w8a8"])
 def test_experts_are_rounded_and_the_router_is_not(qwen: Oracle, quantization: str) -> None:
     """Both ways to compute with the codes mean the same."""
@@ -200,8 +203,10 @@ def fault_one_expert_fewer_in_one_call(patch: pytest.MonkeyPatch) -> None:
 
 FAULTS = [
     (fault_no_weights, True), (fault_swapped_experts, True), (fault_other_order, True),
-    (fault_router_in_bfloat16, True), (fault_swapped_slots, False), (fault_no_weights_in_one_call, False),
-    (fault_swapped_experts_in_one_call, False), (fault_one_expert_fewer_in_one_call, False),
+    (fault_router_in_bfloat16, True), (fault_swapped_slots, False),
+    pytest.param(fault_no_weights_in_one_call, False, marks=NEEDS_KERNELS),
+    pytest.param(fault_swapped_experts_in_one_call, False, marks=NEEDS_KERNELS),
+    pytest.param(fault_one_expert_fewer_in_one_call, False, marks=NEEDS_KERNELS),
 ]  # fmt: skip
 
 

@@ -191,9 +191,10 @@ def test_without_a_home_folder_the_kernels_are_done_without(
 def test_a_cache_that_cannot_be_written_compiles_nothing(
     sources: Path, warned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc")  # no user can make a folder in it
+    (sources.parent / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(sources.parent / "file"))  # no user can make a folder in it
     monkeypatch.setattr(cpu_kernels, "_compile", None)
-    warned("'/proc/folovllm'")
+    warned(f"'{sources.parent}/file/folovllm'")
     assert list((sources.parent / "tmp").iterdir()) == []
 
 

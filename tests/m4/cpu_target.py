@@ -9,6 +9,7 @@ from folovllm.layers import compiled_ops as cpu
 from folovllm.utils import cpu_kernels
 
 REASON = cpu_kernels.unavailable_reason()
+NEEDS_KERNELS = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels cannot run: {REASON}")
 TARGETS = {"this CPU": cpu_kernels.NATIVE} | ({"AVX2": ("-march=haswell",)} if cpu_kernels.MACHINE == "x86_64" else {})
 if "amx_bf16" in cpu_kernels.cpu_features():
     TARGETS["no AMX"] = (*cpu_kernels.NATIVE, "-mno-amx-bf16")

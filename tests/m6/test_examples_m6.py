@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from tests.helpers import run_example
+from tests.m4.cpu_target import NEEDS_KERNELS
 
 NAMES = [
     "m6_chat_turns.py",
@@ -64,6 +65,7 @@ def test_a_salt_hides_what_another_tenant_has_asked() -> None:
     assert "all got the same answer: True" in text
 
 
+@NEEDS_KERNELS
 def test_in_the_mode_every_bit_stays_and_without_it_some_change() -> None:
     table = rows(run_example(NAMES[3]))
     assert [row[:2] for row in table] == [[d, m] for d in ("float32", "bfloat16") for m in ("False", "True")]

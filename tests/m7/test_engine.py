@@ -6,6 +6,7 @@ import pytest
 
 from folovllm import LLM
 from tests.helpers import hf_greedy
+from tests.m4.cpu_target import NEEDS_KERNELS
 from tests.m7.support import FOLDERS, NAMES, PROMPTS, generate, oracle
 
 
@@ -40,7 +41,7 @@ def test_tokens_are_hugging_faces(name, expected):
         {"max_num_batched_tokens": 8},
         {"num_kv_blocks": 5, "preemption_mode": "recompute"},
         {"num_kv_blocks": 5, "preemption_mode": "swap"},
-        {"batch_invariant": True},
+        pytest.param({"batch_invariant": True}, marks=NEEDS_KERNELS),
         {"enable_prefix_caching": False, "enable_chunked_prefill": False},
     ],
     ids=["eager", "chunks", "recompute", "swap", "invariant", "whole-prompts"],

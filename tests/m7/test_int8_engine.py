@@ -15,7 +15,7 @@ from folovllm import LLM, LLMEngine, SamplingParams
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder
 from tests.m2.support import assert_idle
-from tests.m4.cpu_target import REASON
+from tests.m4.cpu_target import NEEDS_KERNELS
 from tests.m4.cuda_support import serve
 from tests.m6.support import SCHEDULES
 from tests.m7.rounded_cache import RoundedCache
@@ -65,7 +65,8 @@ def hugging_face(folder: Path, count: int) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"enforce_eager": True}, {"attention_backend": "paged_torch"}, {"batch_invariant": True},
+    [{}, {"enforce_eager": True}, {"attention_backend": "paged_torch"},
+     pytest.param({"batch_invariant": True}, marks=NEEDS_KERNELS),
      {"max_num_batched_tokens": 7}, {"block_size": 16, "num_kv_blocks": 16}],
     ids=["one call", "eager", "torch", "invariant", "chunks", "blocks of 16"],
 )  # fmt: skip
@@ -93,7 +94,7 @@ def test_blocks_move_with_their_scales(folder: Path, asked: str) -> None:
     assert roomy.stats().prefix_cache_hits > 0
 
 
-@pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels cannot run: {REASON}")
+@NEEDS_KERNELS
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_batch_invariance_is_kept_to_the_bit(folder: Path, dtype: str) -> None:
     asked = SamplingParams(temperature=0, max_tokens=6, logprobs=2, prompt_logprobs=1, ignore_eos=True)
@@ -139,7 +140,10 @@ def test_on_a_gpu_with_graphs(small_folder: Path, fake_cuda: FakeCuda) -> None:
         ({"attention_backend": "dense"}, "attention_backend 'dense' cannot read kv_cache_dtype 'int8'; leave "
          "attention_backend out, or give 'triton' or 'cpu' or 'paged_torch'"),
         ({"attention_backend": "nonsense"}, "attention_backend must be one of"),
-        ({"attention_backend": "cpu", "batch_invariant": True}, "attention_backend 'cpu' cannot keep batch_invariant"),
+        pytest.param(
+            {"attention_backend": "cpu", "batch_invariant": True},
+            "attention_backend 'cpu' cannot keep batch_invariant", marks=NEEDS_KERNELS,
+        ),
         ({"kv_cache_dtype": "int4"}, "kv_cache_dtype must be one of 'auto', 'fp8', 'fp8_e4m3', 'int8', got 'int4'"),
     ],
     ids=str,

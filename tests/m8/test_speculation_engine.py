@@ -18,6 +18,7 @@ from tests.helpers import names, some, thinned
 from tests.m2.support import assert_idle
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle
+from tests.m4.cpu_target import NEEDS_KERNELS
 from tests.m5.support import serve, token_ids
 from tests.m6.support import caching_engine
 from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, Asked, asked_greedily
@@ -144,6 +145,7 @@ def test_a_stop_string_in_the_middle_of_a_run(text_model_folder: Any, params: di
     assert num_accepted(engine) > 30
 
 
+@NEEDS_KERNELS
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_same_bits_with_batch_invariance(oracle: Oracle, dtype: str) -> None:
     asked = [(p, SamplingParams(temperature=0, max_tokens=16, logprobs=2)) for p, _ in asked_greedily()]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Callable
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -59,7 +59,7 @@ def group_of(kind: str, size: int, timeout: int = GUARD) -> list[GroupCoordinato
     links, config = links_of(size), EngineConfig(
         ModelConfig("embedded"), parallel_config=ParallelConfig(size, distributed_timeout_seconds=timeout))  # fmt: skip
     if kind == "memory":
-        memory = open(os.memfd_create("test"), "r+b")  # noqa: SIM115
+        memory = TemporaryFile()  # noqa: SIM115
         memory.truncate(memory_bytes(size))
         shared: list[Any] = [memory] * size
     else:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from torch.autograd import DeviceType
 
@@ -43,21 +44,15 @@ def run(parts: list[Part], out: Path, minutes: float = 60.0) -> dict[str, Any]:
 
 def is_running(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False
 
 
 def wait_for_end(pid: int) -> None:
     """Of a process that need not be a child of this one."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([process], [], [], 600)[0], f"{pid} still runs"
-    finally:
-        os.close(process)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).wait(600)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import model_spec
 from folovllm.models.transformers_model import Product, TransformersForCausalLM
 from tests.helpers import add_byte_tokenizer, hf_greedy
+from tests.m4.cpu_target import NEEDS_KERNELS
 from tests.m11.models.tiny_types import NO_ENDS, config_of, generate, make_model, make_prompts
 
 PROMPTS = make_prompts()
@@ -129,6 +130,7 @@ def test_missing_weights_are_refused_by_name(gpt2, tmp_path):
         make(tmp_path)
 
 
+@NEEDS_KERNELS
 def test_linear_layers_are_computed_by_ours_unless_some_code_reads_a_weight(gpt2, monkeypatch):
     """GPT-2's are Conv1D: their weights lie the other way round."""
     product = type(make(gpt2[1]).engine.runner.model.hf.lm_head)

@@ -50,8 +50,9 @@ def cpu_has_bf16_units() -> bool:
 
 def total_memory_bytes(device: torch.device) -> int:
     """The device's whole memory: the GPU's own, or the machine's RAM."""
+    import psutil
     import torch
 
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(psutil.virtual_memory().total)
