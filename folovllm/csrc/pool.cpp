@@ -3,17 +3,8 @@
 // Regions are numbered. A task's state only grows: twice the region's number while a thread commits it, one more when
 // that is done, less before. So one comparison tells a late thread that its region is over.
 //
-// Arm lets other threads see writes in another order than x86 does, so each order is there for one thing that is read:
-//
-//   published    release when it is even, acquire when it is read: `current`, and what the body of a region reads. The
-//                odd number before and the two fences: a copy of `current` that was overwritten meanwhile is dropped.
-//                Sequentially consistent when it is even: notify_all() sees who is about to sleep
-//   states       release when a task is committed, acquire by the caller: what commit() wrote
-//   next         who finds no task left has seen each that was taken, and so that its thread is inside a task
-//   begun_ended  release when a task is left, acquire by wait_idle(): what the task read may be freed
-//
-// Where none is written it is sequentially consistent, which does for each of them. That a task is taken and committed
-// once needs no order: it is one atomic exchange.
+// Each memory order below is there for one thing that another thread reads, as Arm shows writes in another order than
+// x86. Where none is named it is sequentially consistent: of `published`, since notify_all() must see who falls asleep.
 //
 // vLLM: none, its loops are OpenMP's
 
@@ -52,7 +43,7 @@ inline uint64_t committed(uint64_t region) { return 2 * region + 1; }
 
 // A task of that region which no thread has taken, or -1.
 int64_t take(uint64_t region, int64_t tasks) {
-    uint64_t value = next.load();
+    uint64_t value = next.load();  // who finds no task left has seen each that was taken
     for (;;) {
         const int64_t task = value & ((1 << TASK_BITS) - 1);
         if (value >> TASK_BITS != region || task >= tasks) return -1;
@@ -96,7 +87,7 @@ void help(int self) {
             begun_ended[self].fetch_add(1);
             task = take(seen / 2, region.tasks);
             if (task >= 0) do_task(region, seen / 2, task);
-            begun_ended[self].fetch_add(1);
+            begun_ended[self].fetch_add(1);  // after what the task read: wait_idle() lets it be freed
         }
     }
 }
