@@ -71,11 +71,9 @@ def speed(engine: str, name: str, format: str) -> str:
 
 
 FIGURES = [
-    speed("folovllm", "zen4-bf16", "| {:.1f} token"),
-    speed("vllm", "zen4-bf16", "| {:.1f} | |"),
-    speed("vllm-compiled", "zen4-bf16", "| {:.1f} | |"),
-    speed("folovllm", "zen4-mini-bf16", "| {:.0f} token"),
-    *(speed(engine, "zen4-mini-bf16", "| | {:.0f} |") for engine in ("llama-cpp", "hf-continuous", "openvino")),
+    speed("folovllm", "zen4-bf16", "| {:.1f} |") + speed("folovllm", "zen4-mini-bf16", " {:.0f} |"),
+    *(speed(engine, "zen4-bf16", "| {:.1f} | – |") for engine in ("vllm", "vllm-compiled")),
+    *(speed(engine, "zen4-mini-bf16", "| – | {:.0f} |") for engine in ("llama-cpp", "hf-continuous", "openvino")),
 ]
 
 
