@@ -257,7 +257,7 @@ class ServingEngine:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self.metrics.failures.inc()
+            self.metrics.failed()
             raise failed(error) from error
 
     async def _several(self, work: ServeContext) -> AsyncGenerator[tuple[int, RequestOutput], None]:
