@@ -79,6 +79,7 @@ def test_metrics_health_and_the_page_know_each_replica(pair: tuple[Running, Loca
     text = httpx.get(f"{server.url}/metrics").text
     for name in ("replica-0", "replica-1"):
         assert f'vllm:num_requests_running{{engine="{name}",model_name="embedded"}} 0.0' in text
+    assert 'vllm:request_failure_total{engine="all",model_name="embedded"} 0.0' in text  # the server's own counts
     assert httpx.get(f"{server.url}/health").json() == {"replicas": {"replica-0": "up", "replica-1": "up"}}
     with httpx.stream("GET", f"{server.url}/live") as events:
         look = json.loads(next(events.iter_lines()).removeprefix("data: "))

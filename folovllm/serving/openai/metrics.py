@@ -120,7 +120,7 @@ class Metrics:
     """A registry for each application: two in a process do not meet. What is counted here is of all its engines."""
 
     def __init__(self, llm: EngineClient, model_name: str, gate: Gate, prefix: str) -> None:
-        self.registry, labels = CollectorRegistry(), [model_name, "all" if llm.replicas() else "0"]
+        self.registry, labels = CollectorRegistry(), [model_name, "0"]
         self.llm, self._state = llm, _EngineState(prefix, model_name, gate, llm.engine.config.cache_config)
         self.registry.register(self._state)
 
@@ -150,15 +150,21 @@ class Metrics:
         self.params_max_tokens = histogram("request_params_max_tokens", "The most tokens asked for.", _LENGTHS)
         finished = [*_LABELS, "finished_reason"]
         self._success = Counter(f"{prefix}request_success", "Finished sequences.", finished, registry=self.registry)
-        failures = Counter(f"{prefix}request_failure", "Requests that a step failed.", _LABELS, registry=self.registry)
-        self.failures = failures.labels(*labels)
+        text = "Requests that a step failed."
+        self._failure = Counter(f"{prefix}request_failure", text, _LABELS, registry=self.registry)
         self._labels = labels
 
     def observe(self, params: SamplingParams, num_prompts: int) -> _Observed:
         return _Observed(self, params, num_prompts)
 
-    def success(self, reason: str, times: int = 1) -> None:
-        self._success.labels(*self._labels, reason).inc(times)
+    @property
+    def labels(self) -> list[str]:
+        """Shared with the histograms. Only in an event loop it is known whether there are several engines."""
+        self._labels[1] = "all" if self.llm.replicas() else "0"
+        return self._labels
+
+    def failed(self, times: int = 1) -> None:
+        self._failure.labels(*self.labels).inc(times)
 
     def finished(self, output: RequestOutput, params: SamplingParams) -> None:
         """By the engine's clock, which is not held up by readers."""
@@ -173,7 +179,7 @@ class Metrics:
             self.generation.observe(length)
         reasons = collections.Counter(completion.finish_reason or "abort" for completion in output.outputs)
         for reason, number in reasons.items():
-            self.success(reason, number)
+            self._success.labels(*self.labels, reason).inc(number)
         for name, seconds in phases(output.metrics).items():
             self.phases[name].observe(seconds)
         if output.metrics is not None and output.metrics.tpot is not None:
@@ -181,6 +187,7 @@ class Metrics:
 
     async def text(self) -> bytes:
         self._state.snapshots = await self.llm.snapshots()
+        self.failed(0)  # the label of what has not happened
         return generate_latest(self.registry)
 
 

@@ -255,7 +255,7 @@ class ServingEngine:
         except (NoTokenLeftError, GrammarError) as error:
             raise refused(error) from error
         except Exception as error:
-            self.metrics.failures.inc()
+            self.metrics.failed()
             raise failed(error) from error
 
     async def _several(self, work: ServeContext) -> AsyncGenerator[tuple[int, RequestOutput], None]:
