@@ -6,9 +6,9 @@ Llama-3.1-8B, prompts of 2,000 to 6,000 tokens. No GPU and no weights are needed
 from __future__ import annotations
 
 import _tree  # noqa: F401 - folovllm is this tree's
-import numpy as np
 
 from folovllm.bench.arrivals import Arrivals
+from folovllm.bench.metrics import percentile
 from folovllm.bench.shapes import ModelShape
 from folovllm.config import SchedulerConfig
 from folovllm.simulator.cost_model import Roofline
@@ -29,7 +29,7 @@ def run(rate: float) -> tuple[float, float]:
     simulator = Simulator(Setup(CONFIG, COST.num_blocks(block_size=16)), COST)
     times = simulator.run(LOADS["documents"].jobs(300, Arrivals(rate), seed=0))
     replica = simulator.replicas["replica-0"]
-    return float(np.percentile([each.ttft for each in times], 90)) * 1e3, replica.rows / replica.steps
+    return percentile([each.ttft for each in times], 90) * 1e3, replica.rows / replica.steps
 
 
 if __name__ == "__main__":
