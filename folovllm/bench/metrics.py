@@ -14,8 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from folovllm.bench.report import Row
 
 PERCENTILES = (50, 95, 99)
@@ -61,9 +59,25 @@ class RequestTimes:
         return self.problem is None and all(getattr(self, name) * 1e3 <= limit for name, limit in goals.items())
 
 
+# No numpy here: the simulator runs in a reader's browser, too, which has none.
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Linear between the two nearest ranks, as numpy does it. `percent` from 0 to 100.
+
+    Raises:
+        ValueError: no values.
+    """
+    if not values:
+        raise ValueError("percentile needs at least one value, got none")
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
 def percentiles_ms(name: str, seconds: Sequence[float]) -> Row:
     """{"ttft_p50_ms": …, …}; None where there is no value."""
-    return {f"{name}_p{p:g}_ms": float(np.percentile(seconds, p)) * 1e3 if seconds else None for p in PERCENTILES}
+    return {f"{name}_p{p:g}_ms": percentile(seconds, p) * 1e3 if seconds else None for p in PERCENTILES}
 
 
 def load_row(answers: Sequence[RequestTimes], seconds: float, goals: Mapping[str, float]) -> Row:

@@ -8,10 +8,11 @@ import math
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from folovllm.bench.arrivals import Arrivals, send
-from folovllm.bench.metrics import RequestTimes, load_row
+from folovllm.bench.metrics import RequestTimes, load_row, percentile
 from folovllm.entrypoints.cli.main import main
 from tests.bench.support import report, run
 from workshop.bench.presets import PRESETS
@@ -56,6 +57,8 @@ def test_a_load_is_the_sum_of_its_requests() -> None:
     assert row["ttft_p99_ms"] == pytest.approx(100 + 0.99 * 400)
     assert row["itl_p50_ms"] == pytest.approx(40)  # of 20, 40 and 400
     assert load_row([FAST, RequestTimes([0.1], 1, 0.1)], 1.0, {})["tpot_p50_ms"] == pytest.approx(20)
+    values = [40.0, 10.0, 30.0, 20.0]
+    assert percentile(values, 95) == pytest.approx(np.percentile(values, 95))
 
 
 def test_an_engine_that_runs_out_of_blocks_says_so(tmp_path: Path) -> None:
