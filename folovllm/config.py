@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -64,6 +65,7 @@ class ModelConfig:
     batch_invariant: the same bits, whatever else is in the batch; slower
     quantization: w4a16, w4a8, w8a8 or fp8: round a checkpoint's weights (default: as its config.json says)
     quantize_head: beside --quantization w4a16 and the like: the head's weights in 8 bits, too
+    logits_processors: classes of yours, as MODULE:CLASS, that edit logits (default: none)
     hf_overrides: fields that are other than config.json says, as JSON: '{"rope_theta": 1e6}' (default: none)
     """
 
@@ -84,6 +86,7 @@ class ModelConfig:
     batch_invariant: bool = False
     quantization: Literal["w4a16", "w4a8", "w8a8", "fp8", "gptq", "awq", "compressed-tensors"] | None = None
     quantize_head: bool = False
+    logits_processors: Sequence[str | type[Any]] | None = None
     hf_overrides: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -105,6 +108,10 @@ class ModelConfig:
             raise wrong("device", "be 'cpu', 'cuda' or 'cuda:<index>'", self.device, "None picks one")
         if self.attention_backend is not None:
             check_str("attention_backend", self.attention_backend)
+        if isinstance(self.logits_processors, str) or not all(
+            isinstance(each, type) or (isinstance(each, str) and ":" in each) for each in self.logits_processors or ()
+        ):
+            raise wrong("logits_processors", "be a list of classes, or of 'module:Class'", self.logits_processors)
         if not isinstance(self.hf_overrides, dict | None):
             raise wrong("hf_overrides", "be a dict of fields of config.json", self.hf_overrides)
 

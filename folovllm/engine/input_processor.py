@@ -20,7 +20,7 @@ from folovllm.config import EngineConfig, ModelConfig
 from folovllm.errors import PromptTooLongError
 from folovllm.model_loader.hf_config import load_generation_config, load_hf_config
 from folovllm.request import Request
-from folovllm.sample.logits_processors import validate_extra_args
+from folovllm.sample.loaded_processors import resolve_extra_args
 from folovllm.sample.structured.grammars import GrammarCompiler
 from folovllm.sample.structured.processor import KEY
 from folovllm.sampling_params import SamplingParams
@@ -185,7 +185,7 @@ class InputProcessor:
         if params.structured_outputs is not None:
             form = self.grammars.compile(params.structured_outputs)
             params.extra_args = {**(params.extra_args or {}), KEY: form}
-        validate_extra_args(params)
+        resolve_extra_args(params, self.config.model_config.logits_processors)
         if self.tokenizer is None and (params.stop or params.bad_words):
             raise ValueError(
                 "stop and bad_words are text, but skip_tokenizer_init leaves no tokenizer: use stop_token_ids"

@@ -27,6 +27,7 @@ from folovllm.engine.stats import EngineStats
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
+from folovllm.sample.loaded_processors import load_logits_processors
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_str, wrong
 from folovllm.utils.common import set_random_seed
@@ -55,6 +56,7 @@ class LLMEngine(KnowsVLLM):
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
+        load_logits_processors(config.model_config.logits_processors)
         set_random_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)

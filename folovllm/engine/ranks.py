@@ -71,6 +71,7 @@ def start_ranks(
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     if size == 1:
         return None
+    config = replace(config, model_config=replace(config.model_config, logits_processors=None))  # rank 0 alone draws
     spec = model_spec(config.model_config.model_impl, hf_config, config.model_config.max_model_len)
     chosen = choose_components(config, hf_config, dtype, device, spec)  # which refuses what cannot be cut
     assert isinstance(spec, DecoderSpec)

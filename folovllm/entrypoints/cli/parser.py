@@ -146,7 +146,8 @@ def add_sampling_arguments(parser: argparse.ArgumentParser, **chosen: Any) -> No
 
 def add_engine_arguments(parser: argparse.ArgumentParser, **chosen: Any) -> None:
     """An option for every field of the engine's configuration. What is not given is not in the result."""
-    how = {"max_model_len": {"type": lambda text: -1 if text == "auto" else human_readable_int(text)}}
+    how: dict[str, Any] = {"max_model_len": {"type": lambda text: -1 if text == "auto" else human_readable_int(text)}}
+    how["logits_processors"] = {"action": "extend", "nargs": "+", "metavar": "MODULE:CLASS"}
     for config in commands.ENGINE:
         add_fields(parser, config, how=how, **chosen)
     text = """draft tokens: '{"method": "ngram", "num_speculative_tokens": 4}' (default: none)"""

@@ -75,7 +75,6 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
     "include_reasoning": [True],
     "mm_processor_kwargs": [{}],
     "media_io_kwargs": [{}],
-    "vllm_xargs": [{}],
     "logits_processors": [[]],
     "functions": [[]],
     "function_call": ["none", "auto"],

@@ -74,6 +74,7 @@ class Sampling(WholeBody):
     use_beam_search: bool | None = None
     length_penalty: float | None = None
     request_id: Words | None = None
+    vllm_xargs: FreeJson | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     echo: bool | None = None

@@ -34,6 +34,7 @@ def to_sampling_params(body: Sampling, defaults: Mapping[str, Any], **more: Any)
         raise ValueError("return_tokens_as_token_ids must not be given without logprobs, whose tokens it is about")
     if body.use_beam_search:  # beams are ranked by the model's own probabilities: only the length is a default
         defaults = {name: value for name, value in defaults.items() if name == "max_tokens"}
+    more["extra_args"] = body.vllm_xargs or None
     given = {name: value for name in _FIELDS if (value := getattr(body, name)) is not None}
     params = SamplingParams.from_optional(**{**defaults, **given, **more}, structured_outputs=_form(body))
     if body.stream:

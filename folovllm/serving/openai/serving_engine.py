@@ -156,6 +156,8 @@ class ServingEngine:
                 params.structured_outputs = form
             ready = list(checks.check(asking(), params))
         except ValueError as error:
+            if str(error).startswith("extra_args"):
+                raise ValueError(f"vllm_xargs{str(error).removeprefix('extra_args')}") from error
             asked = "response_format" if body.response_format is not None else form_of
             if asked is not None and str(error).startswith("structured_outputs"):
                 raise ValueError(f"{asked} cannot be kept: {error}") from error
@@ -287,11 +289,11 @@ def _as_said(message: dict[str, Any]) -> dict[str, Any]:
     if isinstance(message.get("content"), list):
         message["content"] = [{"type": "text", "text": part["text"]} for part in message["content"]]
     for call in message.get("tool_calls", ()):
-        call["function"]["arguments"] = _arguments(call["function"]["arguments"])
+        call["function"]["arguments"] = arguments_of(call["function"]["arguments"])
     return message
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def arguments_of(text: str) -> dict[str, Any]:
     """Of a call, as far as they go. What a model has written instead of an object is put into one: templates fail on
     anything else."""
     try:
