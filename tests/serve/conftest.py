@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-NEEDED = ("fastapi_offline", "openai", "agents", "langchain_openai", "schemathesis", "llguidance")
+NEEDED = ("fastapi_offline", "openai", "anthropic", "agents", "langchain_openai", "schemathesis", "llguidance")
 if missing := [name for name in NEEDED if find_spec(name) is None]:
     collect_ignore_glob = ["test_*.py"]  # make serve-test installs them
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from folovllm import LLM, SamplingParams
 from folovllm.serving.openai.body import Body
 from folovllm.serving.openai.errors import first_problem
+from folovllm.serving.openai.messages_protocol import CountTokensRequest, MessagesRequest
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from tests.serve.support import Running, running
@@ -54,7 +55,7 @@ def test_a_field_that_nobody_knows_is_said_once_and_left_out(
          "tool_choice.typ is not a field of this request; did you mean 'type'?"),
         ({"messages": [{"role": "user", "content": "a", "audio": {"id": "a"}}]}, "messages[0].audio must be null"),
         ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag must be null"),
-        ({"vllm_xargs": {"a": 1}}, "vllm_xargs must be {} or null: nothing else is supported here"),
+        ({"vllm_xargs": {"a": 1}}, "vllm_xargs key 'a' must name a registered logits processor"),
         ({"temperature": "1"}, "temperature must be a number"),
     ],
 )  # fmt: skip
@@ -89,8 +90,19 @@ BODIES: list[tuple[str, type[Body], dict[str, Any]]] = [
         "max_output_tokens": 1}),
     ("/v1/responses", ResponsesRequest, {"input": "a", "max_output_tokens": 1, "text": {
         "format": {"type": "json_schema", "name": "a", "schema": {"const": 1}}}}),
+    ("/v1/messages", MessagesRequest, {
+        "messages": [
+            {"role": "user", "content": [PART]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "a"}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [PART]}]},
+        ],
+        "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "f"},
+        "thinking": {"type": "disabled"}, "output_config": {"effort": "low"}, "max_tokens": 1}),
+    ("/v1/messages/count_tokens", CountTokensRequest, {
+        "messages": [{"role": "user", "content": "a"}], "system": [PART],
+        "output_config": {"format": {"type": "json_schema", "schema": {"const": 1}}}}),
 ]  # fmt: skip
-FREE = ("schema", "parameters", "logit_bias", "metadata", "chat_template_kwargs")
+FREE = ("schema", "parameters", "input_schema", "logit_bias", "metadata", "chat_template_kwargs")
 """Objects whose names are not ours."""
 
 

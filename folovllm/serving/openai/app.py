@@ -26,6 +26,7 @@ from folovllm.serving.openai.errors import APIError, add_error_handlers
 from folovllm.serving.openai.formatting import EncodedResponse
 from folovllm.serving.openai.gate import engine_dead, shutting_down
 from folovllm.serving.openai.live import snapshots
+from folovllm.serving.openai.messages import message_routes
 from folovllm.serving.openai.middleware import (
     ASSETS,
     AuthenticationMiddleware,
@@ -101,11 +102,13 @@ def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
     chat, completion = ChatServing(serving), CompletionServing(serving)
     responses = ResponsesServing(chat)
 
-    async def answered(served: Any, body: Any, request: Request, count: int = 1) -> Response:
+    async def answered(
+        served: Any, body: Any, request: Request, count: int = 1, stream: type[EventStream] = EventStream
+    ) -> Response:
         with serving.gate.admit(count):
             work = await unless_gone(request.receive, served.work(body, bearer(request.scope)))
         if body.stream:
-            return EventStream(served.chunks(body, work))
+            return stream(served.chunks(body, work))
         return EncodedResponse(await unless_gone(request.receive, served.whole(body, work)))
 
     @app.post("/v1/chat/completions", response_model=None, tags=["answers"])
@@ -130,6 +133,8 @@ def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
     async def delete_response(name: str, request: Request) -> dict[str, Any]:
         responses.store.delete(bearer(request.scope), name)
         return {"id": name, "object": "response", "deleted": True}
+
+    app.include_router(message_routes(chat, answered))
 
 
 def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:

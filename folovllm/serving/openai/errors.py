@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from folovllm.errors import EngineDeadError
@@ -84,6 +86,26 @@ def failed(error: BaseException) -> APIError:
     logger.debug("what it was", exc_info=error)
     status, code = (503, "engine_dead") if is_dead else (500, "engine_error")
     return APIError(status, f"the engine could not finish this request: {type(error).__name__}", code=code)
+
+
+@contextmanager
+def naming(names: Mapping[str, str]) -> Iterator[None]:
+    """Around a chat request that another body becomes. names: what it calls a field, and how that body does.
+
+    Raises APIError: what is wrong, by that body's names."""
+    try:
+        try:
+            yield
+        except ValidationError as error:
+            raise first_problem(error.errors(include_url=False)) from error
+        except ValueError as error:
+            raise APIError(400, str(error), param=str(error).split()[0]) from error
+    except APIError as error:
+        name = next((name for name in names if (error.param or "").startswith(name)), None)
+        if name is None:
+            raise
+        message, param = (text.replace(name, names[name], 1) for text in (error.message, error.param or ""))
+        raise APIError(error.status, message, param=param, code=error.code) from error
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -127,6 +127,8 @@ def _own_path(scope: Scope) -> str:
 def bearer(scope: Scope) -> str:
     """The key that a request names; empty where it names none."""
     for name, value in scope["headers"]:
+        if name == b"x-api-key":  # as Anthropic's clients send it
+            return value.decode("latin-1").strip()
         if name == b"authorization":
             scheme, _, key = value.decode("latin-1").partition(" ")
             return key.strip() if scheme.lower() == "bearer" else ""

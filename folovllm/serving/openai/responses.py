@@ -13,24 +13,19 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
-from pydantic import ValidationError
-
 from folovllm.outputs import RequestOutput
-from folovllm.serving.openai.background import Check, at_once
-from folovllm.serving.openai.errors import APIError, first_problem
-from folovllm.serving.openai.formatting import ChoiceDelta, Chunks, encoded, size, usage
+from folovllm.serving.openai.background import at_once
+from folovllm.serving.openai.errors import APIError, naming
+from folovllm.serving.openai.formatting import encoded, usage
+from folovllm.serving.openai.growing import Event, ItemsServing
 from folovllm.serving.openai.protocol import ChatRequest
-from folovllm.serving.openai.response_items import Event, OutputItems, make_id
+from folovllm.serving.openai.response_items import OutputItems, make_id
 from folovllm.serving.openai.responses_protocol import ResponsesRequest, to_messages
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_engine import ServeContext
-from folovllm.serving.openai.streams import Burst, made
 
 # How a chat request calls what is wrong, and how this one does.
 _NAMES = {
@@ -98,9 +93,10 @@ class Turn:
     key: str
 
 
-class ResponsesServing:
+class ResponsesServing(ItemsServing):
     def __init__(self, chat: ChatServing) -> None:
-        self.chat, self.serving, self.store = chat, chat.serving, ResponseStore()
+        super().__init__(chat)
+        self.store = ResponseStore()
 
     async def work(self, body: ResponsesRequest, key: str) -> Turn:
         """Raises APIError: what is wrong with the request, by the field's name."""
@@ -108,57 +104,24 @@ class ResponsesServing:
         if body.previous_response_id is not None:
             before = self.store.get(key, body.previous_response_id, "previous_response_id")
             messages = [*before.messages, *messages]
-        try:
-            try:
-                chat = body.as_chat(messages)
-            except ValidationError as error:
-                raise first_problem(error.errors(include_url=False)) from error
+        with naming(_NAMES):
+            chat = body.as_chat(messages)
             return Turn(body, chat, await self.chat.work(chat, key), messages, key)
-        except ValueError as error:
-            raise APIError(400, str(error), param=str(error).split()[0]) from error
-        except APIError as error:
-            name = next((name for name in _NAMES if (error.param or "").startswith(name)), None)
-            if name is None:
-                raise
-            message, param = (text.replace(name, _NAMES[name], 1) for text in (error.message, error.param or ""))
-            raise APIError(error.status, message, param=param, code=error.code) from error
 
-    async def whole(self, body: ResponsesRequest, turn: Turn) -> bytes:
-        async with aclosing(self.serving.outputs(turn.work)) as outputs:
-            async for _, output in outputs:
-                newest = output
-        items = OutputItems(self.chat.reader(turn.chat, newest))
-        await self._grow(items, [(0, True, newest.outputs[0])])
-        list(items.end(_status(newest)))
-        return encoded(self._ended(turn, self._response(body), items, newest), at_once)
+    def begin(self, turn: Turn, output: RequestOutput) -> tuple[OutputItems, dict[str, Any], list[Event]]:
+        response = self._response(turn.body)
+        events = [{"type": f"response.{kind}", "response": response} for kind in _BEGINS]
+        return OutputItems(self.chat.reader(turn.chat, output)), response, events
 
-    async def chunks(self, body: ResponsesRequest, turn: Turn) -> AsyncGenerator[Burst, None]:
-        response, numbers, chunks = self._response(body), count(), Chunks(1, 1)
-        items: OutputItems | None = None
-
-        def burst(events: list[Event], is_last: bool = False) -> Burst:
-            return Burst(b"".join(_event(event, next(numbers)) for event in events), is_last)
-
-        async with aclosing(self.serving.outputs(turn.work)) as outputs:
-            async for place, output in outputs:
-                events: list[Event] = []
-                if items is None:
-                    items = OutputItems(self.chat.reader(turn.chat, output))
-                    events += [{"type": f"response.{kind}", "response": response} for kind in _BEGINS]
-                events += await self._grow(items, list(chunks.deltas(place, output)))
-                if events:
-                    yield burst(events)
-        assert items is not None
+    def finish(
+        self, turn: Turn, items: OutputItems, answer: dict[str, Any], output: RequestOutput
+    ) -> tuple[dict[str, Any], list[Event]]:
         events = list(items.end(status := _status(output)))
-        ended = self._ended(turn, response, items, output)
-        yield burst([*events, {"type": f"response.{status}", "response": ended}], is_last=True)
+        ended = self._ended(turn, answer, items, output)
+        return ended, [*events, {"type": f"response.{status}", "response": ended}]
 
-    async def _grow(self, items: OutputItems, deltas: list[ChoiceDelta]) -> list[Event]:
-        def grow(check: Check) -> list[Event]:
-            pieces = (piece for _, _, choice in deltas for piece in items.reader.pieces(choice))
-            return [event for piece in pieces for event in items.add(piece)]
-
-        return await made(grow, self.serving.background, size(deltas))
+    def numbered(self, event: Event, number: int) -> Event:
+        return {**event, "sequence_number": number}
 
     def _response(self, body: ResponsesRequest) -> dict[str, Any]:
         """As it is before the first token."""
@@ -208,8 +171,3 @@ class ResponsesServing:
 
 def _status(output: RequestOutput) -> str:
     return "completed" if output.outputs[0].finish_reason == "stop" else "incomplete"
-
-
-def _event(event: Event, number: int) -> bytes:
-    name = event["type"].encode()
-    return b"event: %b\ndata: %b\n\n" % (name, encoded({**event, "sequence_number": number}, at_once))

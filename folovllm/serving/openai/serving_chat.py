@@ -41,7 +41,7 @@ class ChatServing(OpenAIServing[ChatRequest]):
             raise ValueError(f"top_logprobs must not be given without logprobs=true, got {body.top_logprobs}")
         if body.logprobs:
             more["logprobs"] = body.top_logprobs or 0
-        use = self._tool_use(body)
+        use = self.tool_use(body)
         needs_special = use.parser is not None and use.parser.needs_special_tokens
         if (needs_special or self.serving.thinks_in_special_tokens) and body.skip_special_tokens is None:
             more["skip_special_tokens"] = False
@@ -62,7 +62,7 @@ class ChatServing(OpenAIServing[ChatRequest]):
                 "they are passed on as text; serve with --tool-call-parser if it has learnt a format"
             )
 
-    def _tool_use(self, body: ChatRequest) -> ToolUse:
+    def tool_use(self, body: ChatRequest) -> ToolUse:
         return ToolUse(body, self.serving.tool_parser, self.serving.added_tokens)
 
     def _thinks(self, body: ChatRequest, prompt: str | None) -> Thinks:
@@ -78,7 +78,7 @@ class ChatServing(OpenAIServing[ChatRequest]):
         """Of one choice."""
         is_known = self.serving.reasoning_parser is not None
         reasoning = ReasoningParser(self._thinks(body, output.prompt)) if is_known else None
-        return MessageReader(self._tool_use(body), reasoning)
+        return MessageReader(self.tool_use(body), reasoning)
 
     def make_answer(
         self, body: ChatRequest, work: ServeContext, newest: dict[int, RequestOutput], check: Check

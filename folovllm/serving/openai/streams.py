@@ -82,6 +82,7 @@ class EventStream(Response):
     """
 
     media_type = "text/event-stream"
+    end = b"data: [DONE]\n\n"
 
     def __init__(self, bursts: AsyncGenerator[Burst, None]) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -102,7 +103,7 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
                 while not burst.is_last:
-                    await send(_message(burst))
+                    await send(self._message(burst))
                     burst = await anext(bursts, _END)
             except APIError as error:
                 burst = Burst.of([error.body()], is_last=True)
@@ -110,12 +111,11 @@ class EventStream(Response):
                 return  # the socket is closed
             except Exception as error:
                 burst = Burst.of([failed(error).body()], is_last=True)
-            await send(_message(burst))
+            await send(self._message(burst))
+
+    def _message(self, burst: Burst) -> dict[str, Any]:
+        end = self.end if burst.is_last else b""
+        return {"type": "http.response.body", "body": burst.data + end, "more_body": not burst.is_last}
 
 
 _END = Burst(b"", is_last=True)
-
-
-def _message(burst: Burst) -> dict[str, Any]:
-    done = b"data: [DONE]\n\n" if burst.is_last else b""
-    return {"type": "http.response.body", "body": burst.data + done, "more_body": not burst.is_last}

@@ -4,6 +4,7 @@ They run in an environment of their own (`make clients`): two of them need an ol
 No `from __future__ import annotations`: llama-index reads a tool's annotations where it cannot look names up.
 """
 
+import asyncio
 import sys
 from typing import Literal
 
@@ -61,6 +62,60 @@ def pydantic_ai(url: str) -> None:
     again = agent.run_sync("Another?", message_history=first.all_messages(), model_settings={"temperature": 0})
     assert isinstance(again.output, Pet)
     assert len(again.all_messages()) > len(first.all_messages()) > 2
+
+
+def pydantic_ai_messages(url: str) -> None:
+    """Over /v1/messages: an agent whose answers are calls, with their results in the next request; and a stream."""
+    from anthropic import AsyncAnthropic
+    from pydantic_ai import Agent, ToolOutput
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    client = AsyncAnthropic(base_url=url.removesuffix("/v1"), api_key="none", max_retries=0)
+    provider = AnthropicProvider(anthropic_client=client)
+    settings = {"max_tokens": 99, "parallel_tool_calls": False}
+    agent = Agent(
+        AnthropicModel("embedded", provider=provider, settings=settings),
+        output_type=ToolOutput(Pet),
+        instructions="Be brief.",
+        retries=0,
+    )
+    first = agent.run_sync("A pet?")
+    assert isinstance(first.output, Pet), first
+    again = agent.run_sync("Another?", message_history=first.all_messages())
+    assert isinstance(again.output, Pet)
+    text = Agent(AnthropicModel("embedded", provider=provider, settings=settings))
+    assert text.run_sync("What is a kernel?").usage.output_tokens > 0
+
+    async def stream() -> str:
+        async with text.run_stream("What is a kernel?") as result:
+            return "".join([piece async for piece in result.stream_text(delta=True)])
+
+    assert asyncio.run(stream())
+
+
+def litellm_messages(url: str) -> None:
+    """Over /v1/messages, by litellm's own code for it: a call and its result, whole and in pieces."""
+    import litellm as library
+
+    library.suppress_debug_info = True  # it knows no price of this model, and says so
+    about = {"model": "anthropic/embedded", "api_base": url.removesuffix("/v1"), "api_key": "none", "num_retries": 0}
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is a kernel?"}]
+    whole = library.completion(messages=messages, max_tokens=8, temperature=0, **about).choices[0].message.content
+    chunks = library.completion(messages=messages, max_tokens=8, temperature=0, stream=True, **about)
+    assert whole == "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    parameters = {"type": "object", "properties": {"number": {"enum": [1, 2, 3]}}, "required": ["number"]}
+    parameters["additionalProperties"] = False
+    tool = {"type": "function", "function": {"name": "double", "parameters": parameters}}
+    asked = {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 99, **about}
+    answer = library.completion(messages=messages, **asked)
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "double"
+    result = {"role": "tool", "tool_call_id": call.id, "content": "4"}
+    more = [*messages, answer.choices[0].message, result, {"role": "user", "content": "And now?"}]
+    again = library.completion(messages=more, **asked)
+    assert again.choices[0].message.tool_calls
+    assert again.usage.prompt_tokens > answer.usage.prompt_tokens
 
 
 def litellm(url: str) -> None:
