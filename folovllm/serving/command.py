@@ -34,21 +34,26 @@ def add_parser(choices: Any) -> None:
         help="serve the model over HTTP, in the shape of OpenAI's interface",
         description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /.",
     )
-    text = "folder, hub id or embedded (default: embedded)"
-    model = {"action": OneModel, "default": argparse.SUPPRESS, "metavar": "MODEL"}
-    parser.add_argument("model", nargs="?", help=text, **model)
-    parser.add_argument("--model", help="the same (default: embedded)", **model)
-    text = "options in YAML, by their long names; what is typed counts more (default: none)"
-    parser.add_argument("--config", metavar="FILE", help=text)
+    add_model(parser)
     text = "a file with a key in each line; unlike --api-key, it does not show in the list of processes (default: none)"
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=text)
     text = "level of this program's own log (default: FOLOVLLM_LOG_LEVEL, or WARNING)"
     parser.add_argument("--log-level", type=str.upper, choices=LEVELS, help=text)
-    add_fields(parser, ServerOptions, how=_HOW)
+    add_fields(parser, ServerOptions, how=HOW)
     add_fields(parser, ReplicaOptions, title="several engines, on Ray")
     add_engine_arguments(parser)
     add_vllm_arguments(parser, arguments())
     parser.set_defaults(run=run)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """MODEL, and --config FILE."""
+    text = "folder, hub id or embedded (default: embedded)"
+    model: dict[str, Any] = {"action": OneModel, "default": argparse.SUPPRESS, "metavar": "MODEL"}
+    parser.add_argument("model", nargs="?", help=text, **model)
+    parser.add_argument("--model", help="the same (default: embedded)", **model)
+    text = "options in YAML, by their long names; what is typed counts more (default: none)"
+    parser.add_argument("--config", metavar="FILE", help=text)
 
 
 def _replica_options(args: argparse.Namespace) -> ReplicaOptions | None:
@@ -73,9 +78,8 @@ def run(args: argparse.Namespace) -> int:
         os.environ["FOLOVLLM_LOG_LEVEL"] = args.log_level  # the engine's process has it, too
         init_logger("folovllm").setLevel(args.log_level)
     engine = engine_options(engine_kwargs(args))
-    fields_of_config = {name: value for name, value in engine.items() if name not in HUB}
     options = _server_options(args)
-    EngineConfig.from_kwargs(model=options.model, **fields_of_config)  # refused before anything heavy is imported
+    check_config(options.model, engine)
     require_packages()
     recording = recording_options(args, texts=False)
     replicas = _replica_options(args)
@@ -91,9 +95,14 @@ def run(args: argparse.Namespace) -> int:
         return serve(options, process, notes)
 
 
+def check_config(model: str, engine: dict[str, Any]) -> None:
+    """What is wrong with it is said before anything heavy is imported."""
+    EngineConfig.from_kwargs(model=model, **{name: value for name, value in engine.items() if name not in HUB})
+
+
 def _server_options(args: argparse.Namespace) -> ServerOptions:
     given = commands.given(args, ServerOptions)
-    given["chat_template"] = _template(given.get("chat_template"))
+    given["chat_template"] = read_template(given.get("chat_template"))
     given["api_keys"] = _api_keys(given.get("api_keys", []), args.api_key_file)
     options = ServerOptions(**given)
     _check_certificate(options.ssl_certfile, options.ssl_keyfile)
@@ -123,7 +132,7 @@ def _check_certificate(certificate: str | None, key: str | None) -> None:
         raise ValueError(f"--ssl-certfile and --ssl-keyfile must {must}, got {given}: {error}") from None
 
 
-def _template(given: str | None) -> str | None:
+def read_template(given: str | None) -> str | None:
     """vLLM: entrypoints/chat_utils.py (load_chat_template)"""
     if given is None or re.search(r"[{}\n]", given):
         return given
@@ -133,14 +142,16 @@ def _template(given: str | None) -> str | None:
         raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
-def require_packages() -> None:
+def require_packages(command: str = "serve") -> None:
     """Raises ValueError: the extra `serve` is not installed."""
     try:
         import fastapi_offline  # noqa: F401
+        import httpx  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"`serve` needs the package {error.name}: pip install -e '.[serve]' in the clone") from error
+        way_out = "pip install -e '.[serve]' in the clone"
+        raise ValueError(f"`{command}` needs the package {error.name}: {way_out}") from error
 
 
 def _texts(text: str) -> list[str]:
@@ -154,7 +165,7 @@ def _texts(text: str) -> list[str]:
 
 
 # What a field's type does not say.
-_HOW: dict[str, dict[str, Any]] = {
+HOW: dict[str, dict[str, Any]] = {
     "served_model_name": {"action": None, "nargs": "+", "metavar": "NAME"},
     "api_keys": {"options": ["--api-key"], "action": "extend", "nargs": "+", "metavar": "KEY"},
     "allowed_hosts": {"options": ["--allowed-host"], "metavar": "NAME"},
