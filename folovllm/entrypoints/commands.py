@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -39,7 +40,7 @@ def add_commands(commands: Any) -> None:
     parser.add_argument("--n", type=int, default=1, metavar="N", help="completions of each prompt")
     parser = commands.add_parser("chat", help="talk with a model", description=f"A conversation. {CHAT_HELP}.")
     parser.set_defaults(run=chat, max_tokens=512)
-    parser.add_argument("--system", metavar="TEXT", help="a system message before the conversation")
+    parser.add_argument("--system", "--system-prompt", metavar="TEXT", help="a system message before the conversation")
     commands.add_parser("demo", help="watch the small model answer and tell a story").set_defaults(run=demo)
 
 
@@ -121,11 +122,21 @@ def chat(args: argparse.Namespace) -> int:
     # Random draws would only make the small model's definitions worse.
     is_small = getattr(args, "model", EMBEDDED_MODEL) == EMBEDDED_MODEL
     params = SamplingParams(**{"temperature": 0.0 if is_small else 0.7, **given(args, SamplingParams)})
+    llm = load(args)
+    opening = [{"role": "system", "content": args.system}] if args.system else []
+    chat_to_prompt(llm.get_tokenizer(), [*opening, {"role": "user", "content": ""}])  # refused without a template
+    return converse(opening, lambda turns: answer(llm, turns, params))
+
+
+def converse(opening: Messages, reply: Callable[[Messages], Messages], quick: str | None = None) -> int:
+    """Until who types has had enough. reply: answers a conversation, and returns it with the answer. quick: all that is
+    said."""
+    if quick is not None:
+        reply([*opening, {"role": "user", "content": quick}])
+        return 0
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  input() then edits lines and remembers them
-    llm = load(args)
-    turns = opening = [{"role": "system", "content": args.system}] if args.system else []
-    chat_to_prompt(llm.get_tokenizer(), [*opening, {"role": "user", "content": ""}])  # refused without a template
+    turns = opening
     notes.print(CHAT_HELP, style="dim")
     while True:
         try:
@@ -137,7 +148,7 @@ def chat(args: argparse.Namespace) -> int:
             elif line.startswith("/"):
                 notes.print(CHAT_HELP, style="dim")
             elif line:
-                turns = answer(llm, [*turns, {"role": "user", "content": line}], params)
+                turns = reply([*turns, {"role": "user", "content": line}])
         except EOFError:
             return 0
         except ValueError as error:

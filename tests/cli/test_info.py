@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import folovllm
 from folovllm.entrypoints.cli.info import collect
 from tests.cli.support import run
 from tests.m11.models.tiny_types import make_model
@@ -48,3 +49,24 @@ def test_info_says_what_memory_a_model_of_transformers_has(tmp_path: Path, capsy
     assert cache["model_impl"] == "transformers"
     assert cache["text"].startswith("16,384 blocks of 16 tokens in 1 of 2 groups of layers = ")
     assert "512 tokens, 128.0 MiB (all that max_num_seqs and max_model_len can use)" in cache["text"]
+
+
+def test_collect_env_has_what_a_report_needs_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FOLOVLLM_API_KEY", "sesame")
+    monkeypatch.setenv("FOLOVLLM_LOG_LEVEL", "INFO")
+    monkeypatch.setenv("PASSWORD_OF_MINE", "sesame")
+    code, out, _ = run(["collect-env"], capsys)
+    assert code == 0
+    for text in (
+        "attention",
+        f"folovllm {folovllm.__version__}",
+        "PyTorch version: ",
+        "\nnumpy==",
+        "\nFOLOVLLM_LOG_LEVEL=INFO",
+    ):
+        assert text in out
+    assert "FOLOVLLM_API_KEY=(not shown)" in out
+    assert "sesame" not in out
+    assert "folovllm collect-env" in run(["info"], capsys)[1]

@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(data, indent=2, ensure_ascii=False))
     else:
-        _print(data)
+        print_facts(data)
+        print("\n`folovllm collect-env` prints what a report of a fault needs")
     return 0
 
 
@@ -115,7 +116,7 @@ def say_what_is_slow(engine: Any) -> None:
         notes.print(f"the CPU kernels cannot run ({reason}): {cost}", style="yellow", markup=False)
 
 
-def _print(data: dict[str, Any]) -> None:
+def print_facts(data: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`folovllm generate | chat | demo | serve | quantize | info | bench | trace`: the first three are every milestone's.
+"""`folovllm generate | chat | demo | serve | run-batch | complete | …`: the first three are every milestone's.
 
 Parsing imports neither torch nor transformers: `--help` and a wrong option answer at once. A command imports
 what it needs when it runs. What a user can get wrong ends in one line on stderr and exit status 2.
@@ -15,7 +15,7 @@ from importlib import import_module
 
 from folovllm import __version__
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli import chat, generate, info, quantize, recording, trace
+from folovllm.entrypoints.cli import chat, collect_env, generate, info, quantize, recording, remote, trace
 from folovllm.entrypoints.cli.parser import Parser, one_line
 from folovllm.model_loader.model_files import resolve_model_path
 
@@ -75,10 +75,11 @@ def build_parser() -> Parser:
     commands.add_commands(choices)
     generate.extend(choices.choices["generate"])
     chat.extend(choices.choices["chat"])
-    own = (quantize.__name__, info.__name__)
-    for module in ("folovllm.serving.command", *own, "folovllm.bench.command", trace.__name__):
+    own = (module.__name__ for module in (remote, quantize, info, collect_env))
+    served = ("folovllm.serving.command", "folovllm.serving.run_batch")
+    for module in (*served, *own, "folovllm.bench.command", trace.__name__):
         import_module(module).add_parser(choices)  # serving and benches are on higher floors
-    for name in ("demo", "serve"):
+    for name in ("demo", "serve", "run-batch"):
         choices.choices[name].set_defaults(observers=(info.say_what_is_slow,))
     recording.extend(choices.choices)
     return parser

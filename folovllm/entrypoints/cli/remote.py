@@ -1,0 +1,138 @@
+"""`folovllm complete` and `folovllm chat --url`: a client for a server that runs, this one or another of OpenAI's
+interface. It needs no package beside Python's own.
+
+vLLM: entrypoints/cli/openai.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from folovllm.entrypoints import commands
+from folovllm.entrypoints.cli.parser import add_fields
+from folovllm.entrypoints.commands import Messages, notes
+from folovllm.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from folovllm.sampling_params import SamplingParams
+from folovllm.utils.checks import describe, wrong
+
+URL = "http://localhost:8000/v1"
+
+
+def add_parser(choices: Any) -> None:
+    text = f"Texts, completed by a server. {commands.CHAT_HELP}."
+    parser = choices.add_parser("complete", help="let a server that runs complete texts", description=text)
+    add_options(parser, url=URL)
+    add_fields(parser, SamplingParams, max_tokens=128)
+    parser.set_defaults(run=complete, max_tokens=128)
+
+
+def add_options(parser: argparse.ArgumentParser, url: str | None = None) -> None:
+    group = parser.add_argument_group("a server")
+    group.add_argument("--url", default=url, help="its address" + ("" if url else f", such as {URL} (default: none)"))
+    group.add_argument("--model-name", metavar="NAME", help="which of its models (default: the first that it names)")
+    text = "the key that it asks for (default: FOLOVLLM_API_KEY, or OPENAI_API_KEY)"
+    group.add_argument("--api-key", metavar="KEY", help=text)
+    group.add_argument("-q", "--quick", metavar="TEXT", help="send this text alone, and end (default: none)")
+
+
+def complete(args: argparse.Namespace) -> int:
+    server = Server(args)
+
+    def reply(turns: Messages) -> Messages:
+        server.answer("/completions", prompt=turns[-1]["content"])
+        return []
+
+    return commands.converse([], reply, args.quick)
+
+
+def chat(args: argparse.Namespace) -> int:
+    """Raises ValueError: an option of an engine, which is the server's."""
+    options = [*commands.given(args, *commands.ENGINE), *(name for name in ("trace", "nvtx") if getattr(args, name))]
+    if options:
+        raise ValueError(f"--{options[0].replace('_', '-')} must not be given with --url: the engine is the server's")
+    server = Server(args)
+
+    def reply(turns: Messages) -> Messages:
+        return [*turns, {"role": "assistant", "content": server.answer("/chat/completions", messages=turns)}]
+
+    return commands.converse([{"role": "system", "content": args.system}] if args.system else [], reply, args.quick)
+
+
+class Server:
+    """Raises ValueError: there is none at the address, or it has no model."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.url, self._sampling = args.url.rstrip("/"), commands.given(args, SamplingParams)
+        if urlsplit(self.url).scheme not in ("http", "https"):
+            raise wrong("--url", f"be like {URL}", args.url)
+        self._key = args.api_key or os.environ.get("FOLOVLLM_API_KEY") or os.environ.get("OPENAI_API_KEY")
+        self.model = args.model_name or self._first_model()
+        notes.print(f"{self.model} at {self.url}", style="dim", markup=False)
+
+    def _first_model(self) -> str:
+        with self._asked("/models") as answer:
+            try:
+                return str(json.load(answer)["data"][0]["id"])
+            except (ValueError, LookupError, TypeError):
+                raise wrong("--url", "be of a server with a model", self.url, f"try {URL}") from None
+
+    def answer(self, path: str, **asked: Any) -> str:
+        """Printed as it comes; Ctrl-C ends it. Raises ValueError: the server refuses, or leaves before its end."""
+        asked |= {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **self._sampling}
+        metrics, completion = RequestMetrics(time.perf_counter()), CompletionOutput(0, "", [])
+        with suppress(KeyboardInterrupt), self._asked(path, asked) as answer:
+            for line in answer:
+                name, _, data = line.partition(b":")
+                event = json.loads(data) if name == b"data" and data.strip() != b"[DONE]" else {}
+                if "error" in event:
+                    raise ValueError(f"the server ended the answer: {describe(event['error'].get('message'))}")
+                metrics.num_output_tokens = (event.get("usage") or {}).get(
+                    "completion_tokens", metrics.num_output_tokens
+                )
+                for choice in event.get("choices", ()):
+                    _show(choice, metrics, completion)
+            if completion.finish_reason is None:
+                raise ValueError("the server ended the answer before its end")
+        print(flush=True)
+        metrics.finished_time = time.perf_counter()
+        notes.print(commands.summary(RequestOutput("", None, [], outputs=[completion], metrics=metrics)), style="dim")
+        return completion.text
+
+    @contextmanager
+    def _asked(self, path: str, body: dict[str, Any] | None = None) -> Iterator[HTTPResponse]:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with urlopen(Request(self.url + path, data, headers)) as answer:
+                yield answer
+        except HTTPError as error:
+            text = error.read().decode("utf-8", "replace")
+            with suppress(ValueError, LookupError, TypeError):
+                text = json.loads(text)["error"]["message"]
+            raise ValueError(f"the server refuses, with status {error.code}: {text[:1000]}") from None
+        except (OSError, HTTPException) as error:
+            why = str(getattr(error, "reason", error))
+            raise wrong("--url", "be of a server that answers to the end", self.url, why) from None
+
+
+def _show(choice: dict[str, Any], metrics: RequestMetrics, completion: CompletionOutput) -> None:
+    """What an answer gained."""
+    delta = choice.get("delta") or choice
+    thoughts, text = delta.get("reasoning") or delta.get("reasoning_content"), delta.get("content") or delta.get("text")
+    if thoughts:
+        notes.print(thoughts, end="", style="dim", markup=False)
+    if thoughts or text:
+        metrics.first_token_time = metrics.first_token_time or time.perf_counter()
+    print(text or "", end="", flush=True)
+    completion.text += text or ""
+    completion.finish_reason = choice.get("finish_reason") or completion.finish_reason
