@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from importlib.metadata import distributions, requires
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distributions, requires
 from typing import Any
 
 _VARIABLES = re.compile(r"FOLOVLLM|OMP_|KMP_|MKL_|GOMP_|TORCH|TRITON|CUDA|NVIDIA|NCCL|HF_|RAY_|LD_")
@@ -23,7 +24,10 @@ def run(_: argparse.Namespace) -> int:
     from folovllm.entrypoints.cli import info
 
     info.print_facts(info.collect())
-    used = {re.split(r"[^\w.-]", text)[0].lower() for text in requires("folovllm") or ()}
+    needed = list[str]()
+    with suppress(PackageNotFoundError):  # it runs from a clone, and is not installed
+        needed = requires("folovllm") or []
+    used = {re.split(r"[^\w.-]", text)[0].lower() for text in needed}
     there = {each.name.lower(): each.version for each in distributions()}
     packages = [f"{name}=={there[name]}" for name in sorted(used & there.keys())]
     found = sorted((name, value) for name, value in os.environ.items() if _VARIABLES.match(name))
