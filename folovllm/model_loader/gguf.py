@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +39,7 @@ NAMES = {
     "ffn_gate_exps": "mlp.experts.gate_proj", "ffn_up_exps": "mlp.experts.up_proj",
     "ffn_down_exps": "mlp.experts.down_proj",
 }  # fmt: skip
+ELSEWHERE = "take the folder that it was made from"
 STACKS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Parts that our layers compute in one product."""
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>")
@@ -85,13 +87,12 @@ def gguf_settings(path: str, name: str) -> dict[str, Any] | None:
 
 def _config(file: GGUFFile) -> dict[str, Any]:
     fields, kind = file.fields, file.fields.get("general.architecture")
-    elsewhere = "take the folder that it was made from"
     if kind not in ARCHITECTURES:
-        raise file.damaged("general.architecture", f"be one of {', '.join(ARCHITECTURES)}", kind, elsewhere)
+        raise file.damaged("general.architecture", f"be one of {', '.join(ARCHITECTURES)}", kind, ELSEWHERE)
     if (parts := fields.get("split.count", 1)) > 1:
         raise file.damaged("split.count", "be 1", parts, "join the parts with llama-gguf-split --merge")
     if kind != "qwen3moe" and (experts := fields.get(f"{kind}.expert_count", 0)):
-        raise file.damaged(f"{kind}.expert_count", "be 0", experts, elsewhere)
+        raise file.damaged(f"{kind}.expert_count", "be 0", experts, ELSEWHERE)
     if "token_embd.weight" not in file.tensors:
         raise file.damaged("token_embd.weight", "be there", None)
 
@@ -102,7 +103,7 @@ def _config(file: GGUFFile) -> dict[str, Any]:
     head_dim = number("attention.key_length", default=hidden // heads)
     for name in ("attention.value_length", "rope.dimension_count"):
         if (size := number(name, default=head_dim)) != head_dim:
-            raise file.damaged(f"{kind}.{name}", f"be a head's {head_dim} numbers", size, elsewhere)
+            raise file.damaged(f"{kind}.{name}", f"be a head's {head_dim} numbers", size, ELSEWHERE)
     embedding, layers = file.tensors["token_embd.weight"], _quantized(file)
     config = {
         "model_type": kind.replace("moe", "_moe"), "architectures": [ARCHITECTURES[kind]], "hidden_size": hidden,
@@ -178,6 +179,8 @@ def gguf_tensors(path: Path) -> Iterator[tuple[str, str, tuple[int, ...], str, i
         name, ending = _our_name(stored), stored.rpartition(".")[2]
         if stored == "rope_freqs.weight":  # it is in rope_parameters
             continue
+        if not _can_widen(tensor.type):
+            raise file.damaged(f"type of {stored}", "be one that the package gguf widens", tensor.type, ELSEWHERE)
         forms = [(f"{name}.{ending}", "F32", tensor.shape, stored)]
         if stored == "token_embd.weight" and "output.weight" not in file.tensors and "lm_head" in layers:
             name = "lm_head"
@@ -190,6 +193,17 @@ def gguf_tensors(path: Path) -> Iterator[tuple[str, str, tuple[int, ...], str, i
             else:
                 for expert in range(shape[0]):
                     yield ours.replace(".experts.", f".experts.{expert}."), dtype, shape[1:], where, expert
+
+
+@cache
+def _can_widen(kind: str) -> bool:
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+
+    try:
+        dequantize(np.zeros(GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1:], np.uint8), GGMLQuantizationType[kind])
+    except NotImplementedError:
+        return False
+    return True
 
 
 class GGUFWeights:

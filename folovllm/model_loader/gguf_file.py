@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,7 +86,7 @@ class GGUFFile:
             if kind not in GGMLQuantizationType.__members__.values():
                 raise self.damaged(f"type of {name}", "be one that the package gguf knows", kind)
             columns, num_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-            if not shape or shape[-1] % columns or name in self.tensors:
+            if not shape or 0 in shape or shape[-1] % columns or name in self.tensors:
                 raise self.damaged(f"shape of {name}", f"be given once, in blocks of {columns} columns", shape)
             size = math.prod(shape) // columns * num_bytes
             self.tensors[name] = Tensor(GGMLQuantizationType(kind).name, shape, start, size)
@@ -107,9 +108,10 @@ class GGUFFile:
         array = self.fields.get(name, Array(0, 0, 0))
         if not isinstance(array, Array):
             raise self.damaged(name, "be an array", array)
-        self.at = array.start
+        reader = copy(self)  # another thread may be reading, too
+        reader.at = array.start
         if array.kind == STRING:
-            return [self._string(name) for _ in range(array.count)]
+            return [reader._string(name) for _ in range(array.count)]
         return [*struct.unpack_from(f"<{array.count}{SCALARS[array.kind]}", self.data, array.start)]
 
     def _value(self, name: str) -> Any:

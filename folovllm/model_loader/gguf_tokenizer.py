@@ -81,7 +81,7 @@ def _bytes(file: GGUFFile, vocab: dict[str, int], cut: str | None) -> Any:
 
     merges = [tuple(merge.split(" ", 1)) for merge in file.values("tokenizer.ggml.merges")]
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=cut in WHOLE))
-    splits = [] if cut is None else [pre_tokenizers.Split(Regex(cut), "isolated")]
+    splits: list[Any] = [] if cut is None else [pre_tokenizers.Split(Regex(cut), "isolated")]
     as_gpt2 = cut in (CUTS["gpt-2"], CUTS["smollm"])
     splits.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=as_gpt2))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Sequence(splits), decoders.ByteLevel()
@@ -101,7 +101,7 @@ def _pieces(file: GGUFFile, vocab: dict[str, int]) -> Any:
     unk_token = next((token for token, number in vocab.items() if number == unknown), None)
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token=unk_token, fuse_unk=True, byte_fallback=True))
     steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    spaces = [normalizers.Replace(" ", "▁")]
+    spaces: list[Any] = [normalizers.Replace(" ", "▁")]
     if file.fields.get("tokenizer.ggml.add_space_prefix", True):
         spaces.insert(0, normalizers.Prepend("▁"))
         steps.append(decoders.Strip(" ", 1, 0))

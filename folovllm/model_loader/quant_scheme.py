@@ -27,8 +27,6 @@ from folovllm.config import ModelConfig
 from folovllm.utils.checks import describe
 from folovllm.utils.logging import init_logger
 
-logger = init_logger(__name__)
-
 Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "fp8", "gguf", "plain"]
 SUPPORTED = (
     "gptq, awq, fp8 in blocks of 128 x 128, and compressed-tensors in the formats pack-quantized and int-quantized"
@@ -118,7 +116,7 @@ def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | Non
     """
     wanted = model_config.quantization
     if wanted in ONLINE and isinstance(settings, dict) and settings.get("quant_method") == "gguf":
-        logger.warning("%s: its weights are widened and rounded anew, to %s", model_config.model, wanted)
+        init_logger(__name__).warning("%s: its weights are widened and rounded anew, to %s", model_config.model, wanted)
         settings = None
     if settings is None and wanted in ONLINE:
         return replace(ONLINE[wanted], head=HEAD) if model_config.quantize_head else ONLINE[wanted]
@@ -199,8 +197,8 @@ def _gguf(settings: dict[str, Any]) -> QuantScheme:
     """As gguf.py found it in a file: no config.json of a folder has such settings."""
     if not isinstance(layers := settings.get("layers"), dict):
         raise _refused("quant_method", "gguf")
-    found = {name: QuantScheme("gguf", **{**each, "blocks": tuple(each["blocks"])}) for name, each in layers.items()}
-    return QuantScheme("gguf", 8, 32, False, layers=found)
+    layers = {name: QuantScheme("gguf", **each | {"blocks": tuple(each["blocks"])}) for name, each in layers.items()}
+    return QuantScheme("gguf", 8, 32, False, layers=layers)
 
 
 def _compressed_tensors(settings: dict[str, Any]) -> QuantScheme:

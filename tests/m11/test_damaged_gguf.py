@@ -107,6 +107,8 @@ def test_a_wrong_field_is_named(whole: Path, tmp_path: Path) -> None:
         (b"llama.embedding_length", b"llama.embedding_lengtx", "llama.embedding_length must be a positive int, got No"),
         (field("output_norm.weight", "IQI", 1, 64, 0), field("output_norm.weight", "IQI", 1, 64, 99),
          "type of output_norm.weight must be one that the package gguf knows, got 99"),
+        (field("output_norm.weight", "IQI", 1, 64, 0), field("output_norm.weight", "IQI", 1, 64, 24),
+         "type of output_norm.weight must be one that the package gguf widens, got 'I8'; take the folder that it was"),
         (b"gpt-2", b"gpt-3", "tokenizer.ggml.pre must be one of gpt-2, smollm, "),
     ):  # fmt: skip
         assert text in refusal(changed(whole, tmp_path, (before, after)))

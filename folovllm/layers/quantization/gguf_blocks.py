@@ -28,10 +28,11 @@ def read_blocks(rows: torch.Tensor, kind: str) -> Codes:
     b = rows.unflatten(1, (-1, block.num_bytes))  # [outs, blocks, bytes]
     if kind == "Q8_0":
         return Codes(b[..., 2:].contiguous().view(torch.int8).flatten(1), _half(b[..., :2]).flatten(1), None)
+    minimum: torch.Tensor | None = None
     if kind == "Q6_K":
         high = b[..., 128:192].unflatten(-1, (2, 1, 32)) >> _shifts(b, 0, 8, 2) & 3
         codes = _halves(b[..., :128], 64).flatten(-3) | high.flatten(-3) << 4
-        scale, minimum = b[..., 192:208].contiguous().view(torch.int8) * _half(b[..., 208:]), None
+        scale = b[..., 192:208].contiguous().view(torch.int8) * _half(b[..., 208:])
     else:
         low = block.columns // 2
         codes = _halves(b[..., -low:], 32 if kind.endswith("K") else 16).flatten(-3)
@@ -41,7 +42,8 @@ def read_blocks(rows: torch.Tensor, kind: str) -> Codes:
         elif kind == "Q5_K":
             codes = codes | (high.unsqueeze(-2) >> _shifts(b, 0, 8) & 1).flatten(-2) << 4
         scale = _half(b[..., :2])
-        minimum = None if block.symmetric else _half(b[..., 2:4])
+        if not block.symmetric:
+            minimum = _half(b[..., 2:4])
         if kind.endswith("K") and minimum is not None:
             first, second, both = b[..., 4:16].split(4, -1)
             scale = scale * torch.cat((first & 63, both & 15 | first >> 6 << 4), -1)
