@@ -76,7 +76,8 @@ def make_openvino(setup: PeerSetup) -> list[Contestant]:
     config.save_pretrained(folder)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     command = ["-m", "optimum.commands.optimum_cli", "export", "openvino", "--task", "text-generation-with-past"]
-    kind = ["--weight-format", weights] if weights else []
+    # Left to itself it makes 8 bits of a model from a billion weights on. What was bfloat16 the engine rounds back.
+    kind = ["--weight-format", weights or "fp32"]
     _run_there(OPENVINO, [python, *command, *kind, "--model", str(folder), str(folder / "out")], "OpenVINO model")
     settings = {"weights": weights or setup.dtype, "threads": torch.get_num_threads(), **setup.limits}
     return [Peer(OPENVINO, setup, folder=str(folder / "out"), dtype=setup.dtype, **settings)]
