@@ -1,8 +1,8 @@
 """Peers in other processes: the same weights and limits, a missing one is named, and errors come through.
 
 vLLM is not installed where tests run: a stand-in with its names answers in a real second process, so that the worker,
-the pipe, the counting and the errors are run. Where FOLOVLLM_LLAMA_CPP_PYTHON names a Python that has
-llama.cpp, it has to say what Hugging Face says of the same weights.
+the pipe, the counting and the errors are run. Where FOLOVLLM_LLAMA_CPP_PYTHON or FOLOVLLM_OPENVINO_PYTHON names a
+Python that has the peer, it has to say what Hugging Face says of the same weights.
 """
 
 from __future__ import annotations
@@ -23,13 +23,18 @@ from milestones.bench import worker_process
 from tests.bench.support import report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
 from workshop.bench.contestant import PEERS, PeerMissingError, PeerSetup
-from workshop.bench.peers.exported import GGUF, LLAMA_CPP, export_weights
+from workshop.bench.peers.exported import GGUF, LLAMA_CPP, OPENVINO, export_weights
 from workshop.bench.peers.more import VLLM
 from workshop.bench.peers.peer import WORKERS, Peer
 from workshop.bench.peers.workers import gguf_file
 
 PROMPTS, COUNTS = [[7, 3, 9, 1], list(range(40, 71)), [200, 5]], [8, 5, 9]
-INSTALLED = bool(os.environ.get(LLAMA_CPP.variable))
+CONVERTED = [
+    pytest.param(
+        kind.name, marks=pytest.mark.skipif(kind.variable not in os.environ, reason=f"no {kind.variable} is set")
+    )
+    for kind in (LLAMA_CPP, OPENVINO)
+]
 
 
 @pytest.fixture
@@ -72,16 +77,19 @@ def test_a_pass_ends_where_a_request_comes_again(monkeypatch: pytest.MonkeyPatch
     assert [(tokens, prefill) for _, tokens, prefill in run] == [(1, True), (2, True), (2, False)]
 
 
-@pytest.mark.skipif(not INSTALLED, reason="no variable names a Python that has llama.cpp")
+@pytest.mark.parametrize("name", CONVERTED)
 @pytest.mark.parametrize(("model", "tied"), [("qwen3", True), ("llama", False), ("qwen2", True)])
-def test_llama_cpp_says_what_hugging_face_says(model: str, tied: bool, tmp_path: Path) -> None:
+def test_a_peer_on_converted_weights_says_what_hugging_face_says(
+    name: str, model: str, tied: bool, tmp_path: Path
+) -> None:
     folder = make_hf_folder(tmp_path, model, tie_word_embeddings=tied)
     oracle = make_hf_model(model, tie_word_embeddings=tied)
     setup = PeerSetup(BenchModel("tiny", str(folder), "auto"), "float32", "cpu", 64, len(PROMPTS))
     with setup.cleanup:
-        (peer,) = PEERS["llama-cpp"](setup)
+        (peer,) = PEERS[name](setup)
         assert isinstance(peer, Peer)
-        tokens, _ = peer.generate(PROMPTS, COUNTS)
+        tokens, run = peer.generate(PROMPTS, COUNTS)
+    assert [step.prefill for step in run] == [True] + [False] * (max(COUNTS) - 1)
     assert tokens == [hf_greedy(oracle, prompt, count) for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
 
 

@@ -1,10 +1,12 @@
-"""llama.cpp on exactly our weights, random ones included: these go to it as plain files.
+"""llama.cpp and OpenVINO on exactly our weights, random ones included: these go to them as plain files.
 
     our weights ─▶ weights.bin, weights.json ─▶ workers/gguf_file.py ─▶ model.gguf ─▶ llama.cpp
+                └▶ model.safetensors, config.json ─▶ optimum-intel ─▶ openvino_model.xml ─▶ OpenVINO GenAI
 
     python -m workshop.bench.peers.exported --shape qwen3-mini --dtype bfloat16 FILE.gguf    a file for --gguf
 
-With --quantization llama.cpp's weights have as many bits as ours. It rounds them itself, in groups of 32.
+With --quantization their weights have as many bits as ours. Each rounds them itself: llama.cpp in groups of 32,
+optimum-intel in groups of 128, or with 8 bits a row at a time; it has embeddings and head in 8 bits both times.
 
 vLLM: none
 """
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from folovllm.bench.options import add_model
 from folovllm.bench.shapes import ModelShape
@@ -37,16 +40,22 @@ GGUF_TYPES = {"w4a16": "Q4_0", "w4a8": "Q4_0", "w8a8": "Q8_0"}
 # Its package from the index is llama.cpp for CPUs. The second one writes the file in the same Python.
 LLAMA_CPP = Kind("llama-cpp", "llama_cpp_engine.py", ("llama_cpp", "numpy"), "llama-cpp-python numpy")
 GGUF = Kind("llama-cpp", "gguf_file.py", ("gguf", "numpy"), "llama-cpp-python gguf numpy")
+OPENVINO_WEIGHTS = {"w4a16": "int4", "w4a8": "int4", "w8a8": "int8"}
+# optimum-intel asks for torch and torchvision, whose packages on PyPI are CUDA's.
+CPU_TORCH = "--extra-index-url https://download.pytorch.org/whl/cpu"
+OPENVINO = Kind(
+    "openvino", "openvino_engine.py", ("openvino_genai", "optimum", "nncf"),
+    f"openvino-genai optimum-intel nncf {CPU_TORCH}",
+)  # fmt: skip
 
 
 def make_llama_cpp(setup: PeerSetup) -> list[Contestant]:
     """On the user's GGUF file, or one that is written here. Raises ValueError: no such file, or ours runs on a GPU."""
-    if (device := setup.device or default_device()) != "cpu":
-        raise ValueError(f"peer must be one that runs on {device}, got 'llama-cpp', which is set up for CPUs here")
+    _check_device(LLAMA_CPP, setup)
     gguf, kind = setup.options.get("gguf"), GGUF_TYPES.get(setup.options.get("quantization") or "")
     python = (GGUF if gguf is None else LLAMA_CPP).find_python()  # before the weights are written
     if gguf is None:
-        folder = Path(setup.cleanup.enter_context(tempfile.TemporaryDirectory(prefix="folovllm-peer-")))
+        folder = _new_folder(setup)
         export_weights(setup.model, setup.dtype, folder)
         gguf = write_gguf(folder, python, kind)
     LLAMA_CPP.find_python()
@@ -57,34 +66,69 @@ def make_llama_cpp(setup: PeerSetup) -> list[Contestant]:
     return [Peer(LLAMA_CPP, setup, path=gguf, dtype=setup.dtype, shape=sizes, threads=threads, **setup.limits)]
 
 
+def make_openvino(setup: PeerSetup) -> list[Contestant]:
+    """On a model that optimum-intel converts. Raises ValueError: it cannot, or ours runs on a GPU."""
+    _check_device(OPENVINO, setup)
+    python, weights = OPENVINO.find_python(), OPENVINO_WEIGHTS.get(setup.options.get("quantization") or "")
+    folder = _new_folder(setup)
+    config, tensors = our_weights(setup.model, setup.dtype)
+    config.dtype = setup.dtype
+    config.save_pretrained(folder)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    command = ["-m", "optimum.commands.optimum_cli", "export", "openvino", "--task", "text-generation-with-past"]
+    # Left to itself it makes 8 bits of a model from a billion weights on. What was bfloat16 the engine rounds back.
+    kind = ["--weight-format", weights or "fp32"]
+    _run_there(OPENVINO, [python, *command, *kind, "--model", str(folder), str(folder / "out")], "OpenVINO model")
+    settings = {"weights": weights or setup.dtype, "threads": torch.get_num_threads(), **setup.limits}
+    return [Peer(OPENVINO, setup, folder=str(folder / "out"), dtype=setup.dtype, **settings)]
+
+
 def write_gguf(folder: Path, python: str, kind: str | None = None) -> str:
     """kind: what llama.cpp makes of it, "Q4_0"; None: nothing.
 
     Raises PeerMissingError: there is no gguf in that Python. ValueError: the model has no counterpart there."""
     command = [python, str(WORKERS / GGUF.file), str(folder), *([kind] if kind else [])]
+    return _run_there(GGUF, command, "GGUF file")
+
+
+def _run_there(kind: Kind, command: list[str], what: str) -> str:
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     if done.returncode:
         *_, error = done.stderr.strip().splitlines()
-        if error.startswith("ModuleNotFoundError"):
-            raise PeerMissingError(f"{python} cannot import it ({error}); {GGUF.how_to}")
-        raise ValueError(f"the GGUF file could not be written: {error}")
+        if "ModuleNotFoundError" in error:
+            raise PeerMissingError(f"{command[0]} cannot import it ({error}); {kind.how_to}")
+        raise ValueError(f"the {what} could not be written: {error}")
     return done.stdout.strip()
 
 
+def _check_device(kind: Kind, setup: PeerSetup) -> None:
+    if (device := setup.device or default_device()) != "cpu":
+        raise ValueError(f"peer must be one that runs on {device}, got {kind.name!r}, which is set up for CPUs here")
+
+
+def _new_folder(setup: PeerSetup) -> Path:
+    return Path(setup.cleanup.enter_context(tempfile.TemporaryDirectory(prefix="folovllm-peer-")))
+
+
+def our_weights(model: BenchModel, dtype: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The configuration, and what our engine computes with, random weights included, under a checkpoint's names."""
+    config = hf_config_of(model)
+    source = weights_folder(model.path) if model.load_format == "auto" else None
+    ours = build_model(config, 1, getattr(torch, dtype), torch.device("cpu"), source)
+    return config, {name: tensor.detach().contiguous() for name, tensor in ours.checkpoint_slots()}
+
+
 def export_weights(model: BenchModel, dtype: str, folder: Path) -> None:
-    """The weights that our engine computes with, random ones included, as files for a Python that has neither torch nor
-    folovllm: workers/gguf_file.py reads them.
+    """Our weights as files for a Python that has neither torch nor folovllm: workers/gguf_file.py reads them.
 
     weights.json  {"config": {...}, "tensors": [{"name", "shape", "dtype", "offset", "bytes"}, ...]}
     weights.bin   the tensors' bytes one behind the other, under the names of a Hugging Face checkpoint
     """
-    config = hf_config_of(model)
-    source = weights_folder(model.path) if model.load_format == "auto" else None
-    ours = build_model(config, 1, getattr(torch, dtype), torch.device("cpu"), source)
+    config, ours = our_weights(model, dtype)
     tensors: list[dict[str, Any]] = []
     with (folder / "weights.bin").open("wb") as file:
-        for name, tensor in ours.checkpoint_slots():
-            data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        for name, tensor in ours.items():
+            data = tensor.reshape(-1).view(torch.uint8).numpy()
             place = {"offset": file.tell(), "bytes": data.nbytes}
             tensors.append({"name": name, "shape": list(tensor.shape), "dtype": dtype, **place})
             file.write(data.data)

@@ -4,6 +4,7 @@
     hf-continuous         transformers' own continuous batching
     vllm, vllm-compiled   vLLM's LLMEngine, without and with torch.compile and CUDA graphs
     llama-cpp             llama.cpp on a CPU, all sequences of a step in one batch; exported.py writes its GGUF file
+    openvino              OpenVINO GenAI's continuous batching on a CPU, on a model that exported.py has converted
     nano-vllm             nano-vLLM, on a GPU
     m1 to m8              this course's milestones
 
@@ -35,7 +36,7 @@ from milestones.chain import Course
 from milestones.sources import working_tree
 from milestones.trees import write_tree
 from workshop.bench.contestant import Contestant, PeerMaker, PeerMissingError, PeerSetup
-from workshop.bench.peers.exported import make_llama_cpp
+from workshop.bench.peers.exported import make_llama_cpp, make_openvino
 from workshop.bench.peers.peer import ROOT, Kind, Peer, environment, start_transformers
 
 HF = Kind("hf", "hf_engine.py", ("transformers",), "transformers")
@@ -139,6 +140,7 @@ PEERS: dict[str, PeerMaker] = {
     "vllm": partial(_make_vllm, name="vllm", enforce_eager=True),
     "vllm-compiled": partial(_make_vllm, name="vllm-compiled", enforce_eager=False),
     "llama-cpp": make_llama_cpp,
+    "openvino": make_openvino,
     "nano-vllm": _make_nano_vllm,
     **{f"m{number}": partial(_make_milestone, name=f"m{number}") for number in range(1, 9)},
 }
