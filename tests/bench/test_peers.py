@@ -23,7 +23,7 @@ from milestones.bench import worker_process
 from tests.bench.support import report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
 from workshop.bench.contestant import PEERS, PeerMissingError, PeerSetup
-from workshop.bench.peers.exported import GGUF, LLAMA_CPP, OPENVINO, export_weights
+from workshop.bench.peers.exported import LLAMA_CPP, OPENVINO, export_weights
 from workshop.bench.peers.more import VLLM
 from workshop.bench.peers.peer import WORKERS, Peer
 from workshop.bench.peers.workers import gguf_file
@@ -94,13 +94,13 @@ def test_a_peer_on_converted_weights_says_what_hugging_face_says(
 
 
 def test_a_missing_peer_is_named_with_the_way_to_it_and_the_others_are_measured(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv(LLAMA_CPP.variable, sys.executable)  # a Python that has it not
+    monkeypatch.setenv(OPENVINO.variable, sys.executable)  # a Python that has it not
     argv = ["latency", "--shape", "qwen3-tiny", "--dtype", "float32", "--rounds", "1", "--input-len", "4"]
-    data = report([*argv, "--output-len", "3", "--peer", "llama-cpp,nano-vllm,hf"], tmp_path / "x.json")
+    data = report([*argv, "--output-len", "3", "--peer", "openvino,nano-vllm,hf"], tmp_path / "x.json")
     assert [row["engine"] for row in data["rows"]] == ["folovllm", "hf"]
     assert data["rows"][0]["decode_speedup"] > 0
     notes = " ".join(data["notes"])
-    assert f"pip install {GGUF.install}; then set {GGUF.variable}=" in notes
+    assert f"pip install {OPENVINO.install}; then set {OPENVINO.variable}=" in notes
     assert "nano-vllm is not here: nano-vLLM runs on CUDA only, and this benchmark on cpu" in notes
 
 
