@@ -107,6 +107,21 @@ def test_unseeded_rows_draw_from_the_default_generator():
     expect(bool((noise[0] == noise[1]).any()), False)
 
 
+@pytest.fixture
+def empty_is_nan():
+    """What torch.empty gives is nan until it is written."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@invariant(6)
+def test_they_are_drawn_beside_seeded_ones_too(empty_is_nan):
+    torch.manual_seed(3)
+    noise = exponentials(torch.Size([2, 20000]), [None, seeded(7)], CPU)
+    expect_close(noise.mean(dim=1), [1.0, 1.0], atol=0.05)
+
+
 @invariant(6)
 def test_they_leave_the_seeded_ones_alone():
     generator = seeded(7)

@@ -31,6 +31,12 @@ def test_it_may_be_longer_than_the_text():
     expect(out._cut_at_stop(num_added=1), True)
 
 
+@invariant(1)
+def test_it_may_be_what_the_text_begins_with():
+    out = output("END of", "END")
+    expect(out._cut_at_stop(num_added=6), True)  # all of it is new
+
+
 @invariant(2)
 def test_the_text_is_cut_before_it():
     out = output("and the END of", "END")

@@ -134,3 +134,4 @@ def test_tokens_find_their_rows_in_any_order():
     batch.advance(batch.prepare([c, a], [1, 1]), np.array([53, 51]))  # b has no part in this step
     expect(batch.token_ids[:, :2].tolist(), [[1, 51], [1, 0], [1, 53]])
     expect(batch.num_tokens.tolist(), [2, 1, 2])
+    expect(batch.num_computed.tolist(), [1, 0, 1])

@@ -130,3 +130,19 @@ def test_a_block_with_one_reference_left_is_shared_no_more():
         pool.free_blocks([1])
         shared.append(pool.num_shared)
     expect(shared, [1, 0, 0])
+
+
+@invariant(7)
+def test_blocks_that_can_be_walked_once_are_freed():
+    pool = BlockPool(4)
+    table = pool.get_new_blocks(3)
+    pool.free_blocks(reversed(table))
+    expect((pool.num_free, free_list(pool)), (4, [4, 3, 2, 1]))
+
+
+@invariant(7)
+def test_blocks_that_can_be_walked_once_are_shared():
+    pool = BlockPool(4)
+    table = pool.get_new_blocks(2)
+    pool.touch(block for block in table)
+    expect([pool.refs(1), pool.refs(2)], [2, 2])

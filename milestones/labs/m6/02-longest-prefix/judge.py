@@ -95,6 +95,13 @@ def test_what_is_taken_is_touched():
     expect(sorted(shelf.touched), [4, 7])
 
 
+@invariant(4)
+def test_what_is_not_taken_is_not_touched():
+    shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
+    take(THREE, shelf)
+    expect(sorted(shelf.touched), [4, 7])
+
+
 @invariant(5)
 def test_their_tokens_count_as_computed():
     shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
