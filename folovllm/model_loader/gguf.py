@@ -81,8 +81,8 @@ def gguf_settings(path: str, name: str) -> dict[str, Any] | None:
     kinds = file.values("tokenizer.ggml.token_type")
     texts = zip(file.values("tokenizer.ggml.tokens"), kinds, strict=False)
     ends = {number for number, (text, kind) in enumerate(texts) if kind == CONTROL and text in ENDS}
-    ends |= {file.fields.get(f"tokenizer.ggml.{each}_token_id") for each in ("eos", "eot", "eom")}
-    return {"eos_token_id": sorted(ends - {None})}
+    named = (file.fields.get(f"tokenizer.ggml.{each}_token_id") for each in ("eos", "eot", "eom"))
+    return {"eos_token_id": sorted(ends.union(number for number in named if isinstance(number, int)))}
 
 
 def _config(file: GGUFFile) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Array(NamedTuple):
     """A field's values. They are read when they are asked for: a vocabulary is large."""
 
     kind: int
-    count: int
+    length: int
     start: int
 
 
@@ -96,7 +96,7 @@ class GGUFFile:
             self.at = begin + tensor.start
             self.tensors[name] = tensor._replace(start=self._take(tensor.num_bytes, f"{name} {tensor.shape}"))
 
-    def number(self, name: str, kind: type, default: Any = None) -> Any:
+    def number(self, name: str, kind: type[int | float], default: Any = None) -> Any:
         """A field's positive number, an int or a float. default None: it must be there."""
         value = self.fields.get(name, default)
         if type(value) is not kind or not value > 0:  # NaN is not
@@ -111,8 +111,8 @@ class GGUFFile:
         reader = copy(self)  # another thread may be reading, too
         reader.at = array.start
         if array.kind == STRING:
-            return [reader._string(name) for _ in range(array.count)]
-        return [*struct.unpack_from(f"<{array.count}{SCALARS[array.kind]}", self.data, array.start)]
+            return [reader._string(name) for _ in range(array.length)]
+        return [*struct.unpack_from(f"<{array.length}{SCALARS[array.kind]}", self.data, array.start)]
 
     def _value(self, name: str) -> Any:
         kind = self._number("I", name)
@@ -124,9 +124,9 @@ class GGUFFile:
             raise self.damaged(f"type of {name}", "be one of 0 to 12", kind)
         array = Array(self._number("I", name), self._number("Q", name), self.at)
         if array.kind in SCALARS:
-            self._take(array.count * struct.calcsize(SCALARS[array.kind]), name)
+            self._take(array.length * struct.calcsize(SCALARS[array.kind]), name)
         elif array.kind == STRING:
-            for _ in range(array.count):
+            for _ in range(array.length):
                 self._take(self._number("Q", name), name)
         else:
             raise self.damaged(f"type of {name}", "be an array of numbers or strings", array.kind)

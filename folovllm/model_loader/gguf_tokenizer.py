@@ -50,8 +50,8 @@ def gguf_tokenizer(path: str) -> PreTrainedTokenizerBase:
         raise file.damaged("tokenizer.ggml.model", "be gpt2 or llama, and have tokens", kind, way_out)
     if kind == "gpt2" and pre not in CUTS:
         raise file.damaged("tokenizer.ggml.pre", f"be one of {', '.join(CUTS)}", pre, way_out)
-    vocab = {token: number for number, token in enumerate(tokens)}
-    backend = _bytes(file, vocab, CUTS[pre]) if kind == "gpt2" else _pieces(file, vocab)
+    vocab, cut = {token: number for number, token in enumerate(tokens)}, CUTS.get(str(pre))
+    backend = _bytes(file, vocab, cut) if kind == "gpt2" else _pieces(file, vocab)
     kinds = file.values("tokenizer.ggml.token_type")
     backend.add_tokens([
         AddedToken(token, special=of == CONTROL, normalized=False)
@@ -64,7 +64,7 @@ def gguf_tokenizer(path: str) -> PreTrainedTokenizerBase:
             if number not in range(len(tokens)):
                 raise file.damaged(f"tokenizer.ggml.{name}_token_id", f"be below {len(tokens)}", number)
             named[f"{name[:3]}_token"] = tokens[number]
-    begins = fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or CUTS[pre] in WHOLE)
+    begins = fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or cut in WHOLE)
     before = [named["bos_token"]] if begins and "bos_token" in named else []
     behind = [named["eos_token"]] if fields.get("tokenizer.ggml.add_eos_token") and "eos_token" in named else []
     backend.post_processor = processors.TemplateProcessing(
