@@ -105,18 +105,9 @@ def test_notes_are_about_files_that_exist_in_both_languages_and_name_what_vllm_h
 def test_what_the_pages_say_of_today_names_what_vllm_has(name: str) -> None:
     files = vllm_files()
     for page in pages(name):
-        today = page.split('<a id="moved">')[0]
-        paths = re.findall(r"`((?:v1|entrypoints|distributed)/[\w/]*(?:\.py)?)`", today)
+        paths = re.findall(r"`((?:v1|entrypoints|distributed)/[\w/]*(?:\.py)?)`", page)
         assert paths
         assert [p for p in paths if not files.has(p)] == []
-
-
-def test_the_files_that_moved_are_where_the_page_says() -> None:
-    files = vllm_files()
-    for page in pages("vllm-today.md"):
-        rows = re.findall(r"(?m)^\| `([\w/]+\.py)` \| `([\w/]+\.py)` \|$", page)
-        assert len(rows) == 3
-        assert [(files.has(old), files.has(new)) for old, new in rows] == [(False, True)] * 3
 
 
 def test_a_file_arrives_where_the_course_brings_it_and_the_server_after_all() -> None:
