@@ -5,7 +5,7 @@
 Every size is compared with the file's own before anything is made of it, so a damaged file costs no more than reading
 its head. The format is ggml's: docs/gguf.md.
 
-vLLM: model_executor/model_loader/gguf_loader.py
+vLLM: none
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 transformers' reader cuts by its own rules where it does not know tokenizer.ggml.pre, and ids would be others than those
 that the model was trained on. Here an unknown one is refused.
 
-vLLM: none; it is told to take the original model's tokenizer
+vLLM: none
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 Only those of five bits have high ones, one for each column, or Q6_K, two. A byte's lower half is of an earlier column.
 
-vLLM: csrc/libtorch_stable/quantization/gguf/dequantize.cuh
+vLLM: none
 """
 
 from __future__ import annotations
