@@ -18,11 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from folovllm.model_loader.gguf_file import CONTROL, GGUFFile, Tensor, open_gguf
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 ARCHITECTURES = {
@@ -125,6 +124,8 @@ def _config(file: GGUFFile) -> dict[str, Any]:
 
 
 def _rope(file: GGUFFile, kind: str, head_dim: int) -> dict[str, Any]:
+    import numpy as np
+
     name, theta = f"{kind}.rope.scaling", file.number(f"{kind}.rope.freq_base", float, 10000.0)
     scaling, rope = file.fields.get(f"{name}.type", "none"), {"rope_theta": theta, "rope_type": "default"}
     if scaling in ("linear", "yarn"):
@@ -197,6 +198,7 @@ def gguf_tensors(path: Path) -> Iterator[tuple[str, str, tuple[int, ...], str, i
 
 @cache
 def _can_widen(kind: str) -> bool:
+    import numpy as np
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
     try:
@@ -210,6 +212,8 @@ class GGUFWeights:
     """An open file, with the methods that safetensors has for one. While it is open, what was read stays in memory."""
 
     def __init__(self, path: Path) -> None:
+        import numpy as np
+
         self.file, self.data = open_gguf(path), np.memmap(path, np.uint8, "r")
 
     def __enter__(self) -> GGUFWeights:
@@ -247,7 +251,7 @@ class GGUFSlice:
         import torch
         from gguf import GGMLQuantizationType, dequantize
 
-        rows = np.array(self.rows[cut[:-1]])
+        rows = self.rows[cut[:-1]].copy()
         if self.tensor is not None:
             rows = dequantize(rows, GGMLQuantizationType[self.tensor.type])
         return torch.from_numpy(rows)[(..., cut[-1])].contiguous()

@@ -78,6 +78,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
 LATER = {
     (CacheConfig, "kv_cache_memory_bytes"),
     (ModelConfig, "hf_overrides"),
+    (ModelConfig, "logits_processors"),
     (ModelConfig, "model_impl"),
     (ModelConfig, "quantization"),
     (ModelConfig, "quantize_head"),

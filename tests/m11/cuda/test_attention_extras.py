@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from folovllm.attention.backend import AttentionBackend, AttentionExtras
-from folovllm.attention.backends.fp8 import TritonFp8Backend
-from folovllm.attention.backends.int8 import TritonInt8Backend, TritonInvariantInt8Backend
+from folovllm.attention.backends.fp8 import PagedFp8Backend, TritonFp8Backend
+from folovllm.attention.backends.int8 import PagedInt8Backend, TritonInt8Backend, TritonInvariantInt8Backend
 from folovllm.attention.backends.invariant import TritonInvariantBackend
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.backends.triton import TritonBackend, kernels_unavailable_reason
@@ -114,9 +114,8 @@ def test_other_groups_heads_and_blocks(shape: Shape) -> None:
 def test_caches_of_8_bits(kind: type[TritonBackend]) -> None:
     case = make_case(PagedTorchBackend, [(40, 0), (100, 0)], SMALL, device=KERNEL_DEVICE)
     later = make_case(PagedTorchBackend, [(1, 39), (1, 99)], SMALL, device=KERNEL_DEVICE)
-    assert kind.plain is not None
-    ours, plain = (backend_of(each, case, EXTRAS["all"]) for each in (kind, kind.plain))
-    dtype = torch.uint8 if kind is TritonFp8Backend else torch.int8
+    plain_kind, dtype = (PagedFp8Backend, torch.uint8) if kind is TritonFp8Backend else (PagedInt8Backend, torch.int8)
+    ours, plain = (backend_of(each, case, EXTRAS["all"]) for each in (kind, plain_kind))
     cache = torch.zeros(ours.kv_cache_shape(16, SMALL.block_size), dtype=dtype, device=KERNEL_DEVICE)
     plain.write(case.k, case.v, cache, case.metadata.slot_mapping)
     for q, metadata in ((case.q, case.metadata), (later.q, later.metadata)):
