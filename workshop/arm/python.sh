@@ -2,8 +2,9 @@
 # Arm's Python and torch under qemu, on x86-64: `make arm-python`, behind `make arm` and in `make nightly`.
 #
 # With the kernels compiled for Arm, and without, the embedded model says in float32 what it says here, greedy and drawn
-# (tokens.py). Packages without compiled parts are those of the environment that runs this. The torch is 2.10: later ones
-# of PyPI's for Arm are CUDA's. Where something cannot be had, one line says so and all is well.
+# (tokens.py); then the tests of the products. Packages without compiled parts are those of the environment that runs
+# this. The torch is 2.10: later ones of PyPI's for Arm are CUDA's. Where something cannot be had, one line says so and
+# all is well.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$PWD/.cache/arm/python cross=$PWD/.cache/arm/root
@@ -64,3 +65,6 @@ for kernels in yes no; do
     diff "$work/here" "$work/arm"
     echo "the embedded model, FOLOVLLM_CPU_KERNELS=$kernels: $(tail -n +2 "$work/arm" | wc -w) tokens are those of x86"
 done
+unset FOLOVLLM_CPU_KERNELS
+# Without conftest.py and plugins, some of which have compiled parts.
+PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 on_arm -m pytest -q --noconftest -m "slow and not exhaustive" tests/m4/test_cpu_products.py
