@@ -9,6 +9,7 @@
 # make macos: the tests of what a Mac does in another way, with what it lacks hidden from Python. make plain: the engine's
 #   tests with torch's operators in the place of the CPU kernels.
 # make arm: the CPU kernels compiled for 64-bit Arm, checked under an emulator, and linked for macOS; installs nothing.
+#   make arm-python: with Arm's Python and torch under the emulator, the tokens of x86 (800 MB).
 # make tritons: the kernels through the compiler of another Triton, of which it installs a copy (600 MB).
 # make campaign MINUTES=60: random engines under random loads, for as long as you like.
 # make labs: proves the exercises of the course, with every small fault in their solutions (MUTANTS=100: so many, drawn).
@@ -49,7 +50,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test makers wheel dist exhaustive tritons busy campaign real serve-test clients pace ray-test arm macos plain gpu check nightly setup lint types imports milestones labs pages docs snippets browser clean
+.PHONY: demo serve test makers wheel dist exhaustive tritons busy campaign real serve-test clients pace ray-test arm arm-python macos plain gpu check nightly setup lint types imports milestones labs pages docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -115,6 +116,9 @@ $(VENV)/triton-%/.installed: $(VENV)/.installed-test
 arm: $(VENV)/.installed
 	@PATH="$(abspath $(BIN)):$$PATH" bash workshop/arm/gate.sh
 
+arm-python: $(VENV)/.installed-test arm
+	@PATH="$(abspath $(BIN)):$$PATH" bash workshop/arm/python.sh
+
 # As on a Mac a process may have 256 files open, and what is temporary has a long name, behind a link.
 macos: $(VENV)/.installed-test
 	@home=$$(mktemp -d) && trap "rm -rf $$home" EXIT && cd $$home && mkdir -p private/var/folders/zz/zyxvpxvq6csfxvn_n/T && \
@@ -162,7 +166,7 @@ check: MUTANTS = 40
 check: $(GATES)
 
 nightly: MINUTES = 20
-nightly: $(GATES) real
+nightly: $(GATES) real arm-python
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .
