@@ -55,7 +55,7 @@ class ModelConfig:
     dtype: auto, float32, bfloat16 or float16; auto: the checkpoint's own where this machine is fast with it
     max_model_len: longest prompt and output together, in tokens (default: the model's own)
     seed: the same seed draws the same text
-    device: cpu, cuda or cuda:N (default: cuda where torch finds a GPU, else cpu)
+    device: cpu, cuda, cuda:N, or mps, a Mac's GPU (default: cuda where torch finds a GPU, else cpu)
     load_format: auto, or dummy: random weights of the model's shape
     model_impl: folovllm: our decoder; transformers: its own code, with our attention; auto: ours where it can be
     skip_tokenizer_init: load no tokenizer: prompts are token ids, and there is no text
@@ -103,9 +103,9 @@ class ModelConfig:
         if self.seed > MAX_SEED:
             raise wrong("seed", f"be in [0, {MAX_SEED}]", self.seed)
         if self.device is not None and not (
-            isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d+)?", self.device)
+            isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d+)?|mps", self.device)
         ):
-            raise wrong("device", "be 'cpu', 'cuda' or 'cuda:<index>'", self.device, "None picks one")
+            raise wrong("device", "be 'cpu', 'cuda' or 'cuda:<index>'", self.device, "None picks one, 'mps' is a Mac's")
         if self.attention_backend is not None:
             check_str("attention_backend", self.attention_backend)
         if isinstance(self.logits_processors, str) or not all(

@@ -122,6 +122,11 @@ def resolve_device(model_config: ModelConfig) -> torch.device:
             f"device must exist, got {model_config.device!r} where torch finds {count} CUDA devices{hidden}; "
             "use device='cpu', or None to let it be picked"
         )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(
+            f"device must exist, got 'mps' where torch {torch.__version__} finds no GPU of a Mac; use device='cpu', or "
+            f"None to let it be picked"
+        )
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device

@@ -21,7 +21,7 @@ ALIGNMENT = 16
 
 
 def upload(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
-    """The arrays as tensors on `device`, same shapes and dtypes. Does not wait for the copy.
+    """The arrays as tensors on `device`, same shapes and dtypes. On CUDA, does not wait for the copy.
 
     On a CPU nothing is copied: the tensors are the arrays' own memory.
     """
@@ -30,7 +30,8 @@ def upload(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
     offsets, size = layout(arrays)
     host = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
     pack(arrays, offsets, host.numpy())
-    return unpack(host.to(device, non_blocking=True), arrays, offsets)
+    # A copy out of other memory than pinned must be over before `host` is freed.
+    return unpack(host.to(device, non_blocking=device.type == "cuda"), arrays, offsets)
 
 
 def layout(arrays: tuple[np.ndarray, ...]) -> tuple[list[int], int]:

@@ -1,8 +1,8 @@
 """How many blocks the KV cache gets: what the configuration says, else a share of the memory that the weights leave.
 
-A CPU's memory is shared with other programs, so the cache takes a quarter of what is free. A GPU's memory belongs to
-the engine: the cache takes gpu_memory_utilization of all of it, less what is in use, and less what a full-size step
-takes on top, which is measured by running one. It never takes more than could be used.
+A CPU's memory is shared with other programs, so the cache takes a quarter of what is free; a Mac's GPU has no other.
+A CUDA GPU's memory belongs to the engine: the cache takes gpu_memory_utilization of all of it, less what is in use, and
+less what a full-size step takes on top, which is measured by running one. It never takes more than could be used.
 
 vLLM: v1/core/kv_cache_utils.py; v1/worker/gpu_worker.py, cpu_worker.py (determine_available_memory)
 """
@@ -62,7 +62,7 @@ def size_kv_cache(
     Args:
         token_bytes: keys and values of one token in all layers of a group.
         limits: with max_model_len filled in.
-        measure_step: bytes that a full-size step takes beyond weights and cache; asked on a GPU only.
+        measure_step: bytes that a full-size step takes beyond weights and cache; asked on CUDA only.
         sharing: how many ranks take a cache out of a CPU's memory.
         groups: of layers; None: one.
 
@@ -105,7 +105,7 @@ def size_kv_cache(
 
 def _budget(utilization: float, device: torch.device, measure_step: Callable[[], int]) -> tuple[int, str]:
     """Bytes that the cache may take now, and a text that says where the figure comes from."""
-    if device.type == "cpu":
+    if device.type != "cuda":
         release_freed_memory()
         free = free_memory_bytes(device)
         return int(free * CPU_SHARE), f"{CPU_SHARE:.0%} of {free / GIB:.1f} GiB free memory"

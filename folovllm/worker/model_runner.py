@@ -113,6 +113,7 @@ class ModelRunner:
                 logits = self.model.compute_logits(_at(hidden, inputs.logits_at, num_logits))
             else:
                 logits = _at(logits, inputs.logits_at, num_logits)
+            logits = logits.to(self.sampling.device)  # the model's, but for a Mac's GPU
             if self.speculation is None or drafts is None:
                 self._draw(step, drawing, inputs, logits, drawn)
             else:
@@ -161,7 +162,7 @@ class ModelRunner:
         positions = _at(inputs.positions, inputs.logits_at, len(seqs))
         sampled, step.failures = self.sampling.draw(seqs, logits, positions, drawn)
         step.expected = self.batch.advance(inputs, seqs)
-        self.batch.last_tokens.index_copy_(0, inputs.drawn_rows, sampled.token_ids.clamp(min=0))
+        self.batch.last_tokens.index_copy_(0, inputs.drawn_rows, sampled.token_ids.clamp(min=0).to(self.device))
         step.set_drawn(sampled, self.sampling.reported(seqs) if sampled.logprobs is not None else [])
 
     def _move_blocks(self, scheduled: SchedulerOutput) -> None:

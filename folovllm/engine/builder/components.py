@@ -8,7 +8,8 @@
     steps           async_scheduling                                      one after the other, running ahead
     draft tokens    speculative_config                                    n-grams, a table of them, a draft model
 
-The last two are chosen in engine_core.py and proposer.py. A kernel that fails its check gives way to torch.
+The last two are chosen in engine_core.py and proposer.py. A kernel that fails its check gives way to torch. On a Mac's
+GPU torch computes everything, and the CPU draws.
 
 vLLM: platforms/ (get_attn_backend_cls), model_executor/custom_op.py (dispatch_forward)
 """
@@ -68,6 +69,8 @@ def choose_components(
     if scheme is not None and isinstance(spec, DecoderSpec):
         scheme = replace(scheme, names=spec.names)
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
+    if device.type == "mps":
+        _refuse_on_mps(config, spec, quantised=scheme is not None)
     if isinstance(spec, TransformersSpec):
         _refuse_what_our_layers_do(config, quantised=scheme is not None)
         eager = True  # transformers' layers run one by one
@@ -131,10 +134,30 @@ def select_ops(
     return LayerOps(linear(PLAIN, QuantizedLinear))
 
 
-def _refuse_what_our_layers_do(config: EngineConfig, *, quantised: bool) -> None:
+def _what_our_layers_do(config: EngineConfig, *, quantised: bool) -> dict[str, bool]:
+    """By field: whether it is asked for."""
     ranks = config.parallel_config.tensor_parallel_size
-    asked = {"batch_invariant=True": config.model_config.batch_invariant, "quantization": quantised}
-    asked[f"tensor_parallel_size={ranks}"] = ranks > 1
+    return {
+        "batch_invariant=True": config.model_config.batch_invariant,
+        "quantization": quantised,
+        f"tensor_parallel_size={ranks}": ranks > 1,
+    }
+
+
+def _refuse_on_mps(config: EngineConfig, spec: ModelSpec, *, quantised: bool) -> None:
+    """There torch computes a model as its checkpoint has it, and no more."""
+    kv_dtype, speculative = config.cache_config.kv_cache_dtype, config.speculative_config
+    asked = _what_our_layers_do(config, quantised=quantised) | {
+        f"kv_cache_dtype={kv_dtype!r}": kv_dtype != "auto",
+        "speculative_config's 'draft_model'": speculative is not None and speculative.method == "draft_model",
+        "model_impl='transformers'": isinstance(spec, TransformersSpec),
+    }
+    if name := next((name for name, is_asked in asked.items() if is_asked), None):
+        raise ValueError(f"{name} cannot be computed with device='mps'; leave it out, or give device='cpu'")
+
+
+def _refuse_what_our_layers_do(config: EngineConfig, *, quantised: bool) -> None:
+    asked = _what_our_layers_do(config, quantised=quantised)
     if name := next((name for name, is_asked in asked.items() if is_asked), None):
         raise ValueError(
             f"{name} needs our own layers, and this model is computed by transformers' (model_impl 'transformers'); "

@@ -59,7 +59,8 @@ def build_engine_core(
         if group is not None:
             undo.callback(group.close)
         # What can be refused is refused before the weights are read.
-        limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, device.type)
+        budgets_of = "cuda" if device.type == "cuda" else "cpu"
+        limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, budgets_of)
         spec = model_spec(model_config.model_impl, hf_config, model_config.max_model_len)
         chosen = choose(config, hf_config, dtype, device, spec)
         chosen = check_kernels(chosen, config, spec, dtype, device)
@@ -192,7 +193,8 @@ def _make_runner(
         model, chosen.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=chosen.cache_dtype,
         device=device, groups=size.groups,
     )  # fmt: skip
-    sampling = chosen.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=chosen.draws)
+    draws_on = torch.device("cpu") if device.type == "mps" else device  # the sampler's float64 is missing there
+    sampling = chosen.sampler(model.decoder_spec.vocab_size, eos_token_ids, draws_on, uses_kernel=chosen.draws)
     if device.type == "cuda":
         kv_cache.warm_up(dtype)
         model.model.ops.warm_up(model)
