@@ -128,3 +128,11 @@ def test_they_leave_the_seeded_ones_alone():
     noise = exponentials(torch.Size([2, 4]), [None, generator], CPU)
     expect(noise[1], torch.empty(4).exponential_(generator=seeded(7)))
     expect(bool((noise[0] > 0).all()), True)
+
+
+@invariant(7)
+def test_the_weights_are_read_only():
+    weights = torch.tensor([[1.0, 0.9, 0.8]])
+    candidates = Candidates(weights, torch.tensor([[0, 1, 2]]), torch.tensor([[1]]))
+    draw_exponential_race(candidates, torch.ones(1, 3))
+    expect(weights.tolist(), torch.tensor([[1.0, 0.9, 0.8]]).tolist())

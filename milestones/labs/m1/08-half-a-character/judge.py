@@ -88,6 +88,14 @@ def test_the_end_tells_what_waits():
     expect(text.finish(), HALF)
 
 
+@invariant(5)
+def test_it_may_be_asked_on_the_way():
+    text = detokenizer(Bytes(), b"a")
+    text.add(0xF0)
+    expect([text.finish(), text.finish()], [HALF, HALF])
+    expect(text.add(ord("!")), HALF + "!")
+
+
 @invariant(6)
 def test_what_is_no_character_is_given_out_but_for_the_last():
     text = detokenizer(Bytes(), b"a")

@@ -21,6 +21,12 @@ def test_weights_are_probabilities_among_all_experts():
     expect_close(route(LOGITS[:1], 2, renormalize=False).weights, torch.tensor([[0.4, 0.3]]))
 
 
+@invariant(2)
+def test_logits_may_be_large():
+    found = route(torch.tensor([[100.0, 99.0]]), 1, renormalize=False)
+    expect_close(found.weights, torch.tensor([[0.731059]]))
+
+
 @invariant(3)
 def test_weights_are_divided_by_their_sum():
     expect_close(route(LOGITS[:1], 2, renormalize=True).weights, torch.tensor([[4 / 7, 3 / 7]]))
@@ -53,3 +59,10 @@ def test_weights_are_float32():
 def test_and_computed_in_float32():
     logits = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.bfloat16)
     expect_close(route(logits, 1, renormalize=False).weights, torch.tensor([[0.66524]]))
+
+
+@invariant(6)
+def test_the_logits_are_read_only():
+    logits = torch.tensor([[1.0, 3.0]])
+    route(logits, 1, renormalize=True)
+    expect(logits.tolist(), [[1.0, 3.0]])

@@ -45,3 +45,17 @@ def test_sums_of_bfloat16_are_rounded_once():
     rows = torch.tensor([[256.0], [1.0], [1.0]], dtype=torch.bfloat16)
     out = put_back(rows, groups, torch.ones(1, 3))
     expect([out.dtype, out.tolist()], [torch.bfloat16, [[258.0]]])
+
+
+@invariant(4)
+def test_products_are_not_rounded():
+    groups = Groups(torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3]))
+    rows, weights = torch.ones(3, 1, dtype=torch.bfloat16), torch.full((1, 3), 257.0)  # bfloat16 has 256 and 258
+    expect(put_back(rows, groups, weights).tolist(), [[772.0]])  # 771, rounded; 256 * 3 would be 768
+
+
+@invariant(5)
+def test_the_rows_are_read_only():
+    rows = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    put_back(rows, GROUPS, torch.full((2, 2), 0.5))
+    expect(rows.tolist(), [[1.0], [2.0], [3.0], [4.0]])

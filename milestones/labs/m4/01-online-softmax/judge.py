@@ -16,6 +16,7 @@ NAN, INF = float("nan"), float("inf")
 def kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, last_seen_ptr, max_ptr, sum_ptr, acc_ptr, end, scale,
     TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HEAD: tl.constexpr,
+    K_TOKEN: tl.constexpr, V_TOKEN: tl.constexpr,
 ):  # fmt: skip
     rows, columns = tl.arange(0, ROWS), tl.arange(0, 2)
     places, exist = rows[:, None] * HEAD + columns[None, :], columns[None, :] < HEAD
@@ -25,7 +26,7 @@ def kernel(
     for tile in tl.static_range(TILES):
         top, total, acc = attend_tile(
             q, top, total, acc, tile * BLOCK_N, end, tl.load(last_seen_ptr + rows), scale, k_ptr, v_ptr, table_ptr,
-            BLOCK_SIZE * HEAD, HEAD, BLOCK_SIZE * HEAD, HEAD, BLOCK_SIZE, BLOCK_N, HEAD, 2,
+            BLOCK_SIZE * K_TOKEN, K_TOKEN, BLOCK_SIZE * V_TOKEN, V_TOKEN, BLOCK_SIZE, BLOCK_N, HEAD, 2,
         )  # fmt: skip
     tl.store(max_ptr + rows, top)
     tl.store(sum_ptr + rows, total)
@@ -45,20 +46,25 @@ def attend(
     dtype=torch.float32,
     query=(1,),
     scale=1.0,
+    gaps=(0, 0),
 ):
     """[running_max, running_sum, acc] of `query` after some tiles of keys; a row for each of `last_seen`.
 
     A head is as long as the query: with a single 1 the scores are the keys. `keys` and `values` are the cache, of
-    `dtype`, block after block.
+    `dtype`, block after block. `gaps`: so many numbers more lie behind each token's keys, and behind its values.
     """
     q = torch.tensor([query] * len(last_seen), dtype=torch.float32)
-    k, v = torch.tensor(keys, dtype=dtype), torch.tensor(values, dtype=dtype)
+    k, v = (
+        torch.nn.functional.pad(torch.tensor(numbers, dtype=dtype).view(len(numbers), -1), (0, gap), value=7.0)
+        for numbers, gap in zip((keys, values), gaps, strict=True)
+    )
     blocks = torch.tensor(table or range(-(-len(keys) // block_size)), dtype=torch.int32)
     state = [torch.zeros(len(last_seen)), torch.zeros(len(last_seen)), torch.zeros(len(last_seen), len(query))]
     end = len(keys) if end is None else end
     kernel[(1,)](
         q, k, v, blocks, torch.tensor(last_seen, dtype=torch.int32), *state, end, scale,
         TILES=tiles, ROWS=len(last_seen), BLOCK_SIZE=block_size, BLOCK_N=tile, HEAD=len(query),
+        K_TOKEN=len(query) + gaps[0], V_TOKEN=len(query) + gaps[1],
     )  # fmt: skip
     return [part.tolist() if part.numel() > 1 else part.item() for part in map(torch.squeeze, state)]
 
@@ -111,6 +117,12 @@ def test_a_tile_that_spans_blocks():
 def test_a_tile_inside_of_a_block():
     cache, values = [0, 0, 0, 0, 1, 3, 2, 5], [0, 0, 0, 0, 10, 20, 30, 40]
     top, total, acc = attend(cache, values, tiles=2, tile=2, table=[1], block_size=4, end=4)
+    expect_close([top, total, acc], [5, 23 / 16, 790 / 16])
+
+
+@invariant(3)
+def test_keys_and_values_with_strides_of_their_own():
+    top, total, acc = attend([1, 3, 2, 5], [10, 20, 30, 40], tiles=2, block_size=2, gaps=(1, 2))
     expect_close([top, total, acc], [5, 23 / 16, 790 / 16])
 
 

@@ -109,6 +109,16 @@ def test_a_last_chunk_of_one_token_adds_nothing():
     expect(tokens(gathered(gatherer, seq, hidden[5:])), [1, 4, 1, 5, 9])
 
 
+@invariant(3)
+def test_chunks_of_two_prompts_in_turns():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
+    a, b = sequence(PROMPT), sequence([2, 7, 1, 8])
+    gathered(gatherer, a, hidden[:4])
+    expect(tokens(gathered(gatherer, b, hidden[:2])), [7, 1])
+    a.num_computed_tokens = 4
+    expect(tokens(gathered(gatherer, a, hidden[4:])), [1, 4, 1, 5, 9])
+
+
 @invariant(4)
 def test_a_prompt_that_begins_anew():
     gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
@@ -116,6 +126,16 @@ def test_a_prompt_that_begins_anew():
     gathered(gatherer, seq, hidden[:4])  # then it is preempted, and computed from 0 again
     rows = gathered(gatherer, seq, hidden[:2])
     expect(tokens(rows), [1, 4])
+
+
+@invariant(4)
+def test_a_prompt_that_goes_on_from_the_middle():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
+    seq = sequence(PROMPT)
+    gathered(gatherer, seq, hidden[:4])  # then it is preempted, and two of its tokens are still in the cache
+    seq.num_computed_tokens = 2
+    rows = gathered(gatherer, seq, hidden[2:5])
+    expect(tokens(rows), [1, 4, 1, 5, 9])
 
 
 @invariant(5)

@@ -96,6 +96,12 @@ def test_the_zero_is_added():
 
 
 @invariant(6)
+def test_the_zero_is_added_to_what_is_rounded():
+    grouped, zero = torch.tensor([[0.5, 1.5, 2.5]]), torch.tensor([1], dtype=torch.int8)
+    expect(to_codes(grouped, torch.tensor([1.0]), zero, bits=4).tolist(), [[1, 3, 3]])
+
+
+@invariant(6)
 def test_what_is_outside_becomes_the_first_or_the_last_code():
     grouped, zero = torch.tensor([[9.0, -9.0, 7.0, -8.0]]), torch.zeros(1, dtype=torch.int8)
     codes = to_codes(grouped, torch.tensor([1.0]), zero, bits=4)

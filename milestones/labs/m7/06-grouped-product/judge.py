@@ -17,6 +17,12 @@ def test_one_group_by_hand():
     expect_close(out, torch.tensor([[6.0, 2.6, 7.0], [2.0, -0.8, 14.0]]))
 
 
+@invariant(1)
+def test_the_sum_is_scaled_and_not_each_code():
+    codes = codes_of([[100, -100, 3]], [[1e37]])  # 100 * 1e37 is more than float32 can hold
+    expect(codes.multiply(torch.ones(1, 3)).tolist(), torch.tensor([[3e37]]).tolist())
+
+
 @invariant(2)
 def test_each_group_has_its_own_scale():
     codes = codes_of([[1, 2, 3, 4], [1, 1, 1, 1]], [[1.0, 10.0], [0.5, 100.0]])

@@ -21,6 +21,11 @@ def test_the_text_may_begin_with_it():
     expect(find_continuation([4, 7, 4], shortest=1, longest=3, count=1), [7])
 
 
+@invariant(1)
+def test_a_token_is_not_a_digit():
+    expect(find_continuation([12, 5, 9, 2], shortest=1, longest=1, count=1), [])
+
+
 @invariant(2)
 def test_the_latest_of_several():
     text = [1, 2, 60, 0, 1, 2, 70, 0, 1, 2]
@@ -67,11 +72,18 @@ def test_a_text_that_is_too_short(text):
 
 
 @invariant(5)
+def test_the_text_stays_as_it_is():
+    text = [1, 2, 3, 1, 2]
+    find_continuation(text, shortest=1, longest=2, count=2)
+    expect(text, [1, 2, 3, 1, 2])
+
+
+@invariant(6)
 def test_fewer_than_count_if_no_more_followed():
     expect(find_continuation([1, 2, 9, 1, 2], shortest=2, longest=2, count=7), [9, 1, 2])
 
 
-@invariant(5)
+@invariant(6)
 def test_never_more_than_count():
     text = [1, 2, 3, 4, 5, 6, 1, 2]
     expect([len(find_continuation(text, shortest=2, longest=2, count=n)) for n in (0, 1, 3)], [0, 1, 3])

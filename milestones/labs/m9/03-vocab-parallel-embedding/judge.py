@@ -71,3 +71,12 @@ def test_the_ids_are_read_only():
     ids = torch.tensor([3, 0, 4])
     embedding(Group(1))(ids)
     expect(ids, torch.tensor([3, 0, 4]))
+
+
+@invariant(5)
+def test_the_dtype_is_that_of_the_weights():
+    group = Group(0)
+    layer = embedding(group)
+    layer.weight.data = layer.weight.data.bfloat16()
+    found = layer(torch.tensor([1, 3]))
+    expect([group.given[0].dtype, found.dtype], [torch.bfloat16, torch.bfloat16])

@@ -60,6 +60,7 @@ def test_what_is_no_array():
     _, _, metadata = there_and_back()
     expect((metadata.max_query_len, metadata.max_seq_len, metadata.num_decodes), (3, 11, 1))
     expect(metadata.last_rows_only, True)
+    expect(type(metadata.last_rows_only), bool)
 
 
 @invariant(4)
@@ -83,3 +84,17 @@ def test_no_order_and_an_empty_one():
     expect(metadata.decode_order, None)
     _, _, metadata = there_and_back(torch.tensor([], dtype=INT))
     expect(metadata.decode_order is None, False)
+
+
+@invariant(6)
+def test_two_steps_on_their_way():
+    ids, positions, metadata = step()
+    first = pack_step(ids, positions, metadata)
+    other = AttentionMetadata(
+        torch.tensor([0, 1], dtype=INT), torch.tensor([8], dtype=INT), torch.tensor([15]),
+        torch.tensor([[3]], dtype=INT), max_query_len=1, max_seq_len=8, num_decodes=1,
+    )  # fmt: skip
+    pack_step(torch.tensor([30]), torch.tensor([7]), other)
+    found, _, metadata = unpack_step(*first)
+    expect(found.tolist(), [7, 20, 21, 22])
+    expect((metadata.seq_lens.tolist(), metadata.max_seq_len, metadata.last_rows_only), ([10, 3], 11, True))

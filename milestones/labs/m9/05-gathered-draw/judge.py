@@ -68,6 +68,13 @@ def test_three_ranks_draw_what_one_draws():
     expect(draw_winners(parts).tolist(), [1, 5])
 
 
+@invariant(5)
+def test_of_three_ranks_the_middle_one_may_win():
+    ranks = [[[1.0, 0.0]], [[5.0, 3.0]], [[2.0, 6.0]]]
+    winners = [torch.tensor(rows, dtype=torch.float64) for rows in ranks]
+    expect(draw_winners(winners).tolist(), [3])
+
+
 @invariant(6)
 def test_of_equals_the_lowest():
     rank_0 = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
@@ -75,3 +82,10 @@ def test_of_equals_the_lowest():
     expect(draw_winners([rank_0, rank_1]).tolist(), [4])
     found = part_winners(torch.tensor([[3.0, 1.0, 3.0]]), torch.ones(1, 3), 0)
     expect(found.tolist(), [[3.0, 0.0]])
+
+
+@invariant(7)
+def test_logits_and_noise_are_read_only():
+    logits, noise = torch.tensor([[1.0, 3.0]], dtype=torch.float64), torch.tensor([[2.0, 4.0]], dtype=torch.float64)
+    part_winners(logits, noise, 0)
+    expect([logits.tolist(), noise.tolist()], [[[1.0, 3.0]], [[2.0, 4.0]]])

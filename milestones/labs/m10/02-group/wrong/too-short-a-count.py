@@ -1,0 +1,3 @@
+def group(experts: torch.Tensor, num_experts: int) -> Groups:
+    flat = experts.flatten()
+    return Groups(flat.argsort(stable=True), torch.bincount(flat).cumsum(0))

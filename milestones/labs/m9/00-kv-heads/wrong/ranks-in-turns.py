@@ -1,0 +1,5 @@
+def kv_heads_of(count: int, rank: int, world_size: int) -> range:
+    if count < world_size:
+        return range(rank % count, rank % count + 1)
+    each = count // world_size
+    return range(rank * each, (rank + 1) * each)
