@@ -51,22 +51,19 @@ class Spans:
         self._tracer = self._provider.get_tracer("folovllm")
 
     def __call__(self, ended: EndedRequest) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in caller.get().headers}
         span = self._tracer.start_span(
             "llm_request",
-            context=TraceContextTextMapPropagator().extract(headers),
+            context=TraceContextTextMapPropagator().extract(caller.get().headers),
             kind=SpanKind.SERVER,
             start_time=int(ended.arrival_time * 1e9),
             attributes=self._attributes(ended),
         )
-        times = None if ended.output is None else ended.output.metrics
         if ended.output is None or not ended.output.finished:
             span.set_status(StatusCode.ERROR, ended.cut_off)
-        span.end(int(((times and times.finished_time) or time.time()) * 1e9))
+        span.end(int(((ended.times and ended.times.finished_time) or time.time()) * 1e9))
 
     def _attributes(self, ended: EndedRequest) -> dict[str, Any]:
-        params, times = ended.params, None if ended.output is None else ended.output.metrics
-        spent = phases(times)
+        params, times, spent = ended.params, ended.times, phases(ended.times)
         found = {
             "request.id": caller.get().request_id,
             "request.n": params.n,
