@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from folovllm.serving.openai.body import Body, FreeJson, Listed, WholeBody, at_most, described
-from folovllm.serving.openai.protocol import ChatRequest, Content, Function, FunctionName
+from folovllm.serving.openai.protocol import ChatRequest, Content
 
 
 class Item(Body):
@@ -89,12 +89,17 @@ Included = Literal[
 """Parts of an answer that none here has: it is whole without them."""
 
 
-class FunctionTool(Function):
+class FunctionTool(Body):
     type: Literal["function"]
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: FreeJson | None = None
+    strict: bool | None = None
 
 
-class NamedFunction(FunctionName):
+class NamedFunction(Body):
     type: Literal["function"]
+    name: str
 
 
 class ResponsesRequest(WholeBody):

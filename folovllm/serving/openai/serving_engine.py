@@ -29,7 +29,7 @@ from folovllm.outputs import RequestOutput
 from folovllm.sample.structured.grammars import GrammarError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
-from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check, within
+from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check
 from folovllm.serving.openai.ended import EndedRequest, Observer, log_request
 from folovllm.serving.openai.errors import APIError, failed, refused
 from folovllm.serving.openai.gate import Gate, shutting_down
@@ -104,12 +104,18 @@ class ServingEngine:
         """Run `make` beside the event loop, unless it takes less time than to wake another thread; its ValueError is
         the client's. It ends early when the client leaves, when it takes too long, or when the server shuts down.
         Raises APIError."""
-        in_time = within(PREPARE_SECONDS, self.clock)
+        began: float | None = None
 
         def check() -> None:
+            nonlocal began
             if self.gate.draining:
                 raise shutting_down()
-            in_time()
+            began = self.clock() if began is None else began
+            if self.clock() - began > PREPARE_SECONDS:
+                raise ValueError(
+                    f"the request must be prepared within {PREPARE_SECONDS:g} s (tokens, chat template, form), and was "
+                    "not: ask for less at once"
+                )
 
         try:
             return make(check) if is_quick else await self.background.run(make, check)

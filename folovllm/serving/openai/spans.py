@@ -16,7 +16,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHTTP
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -35,19 +35,15 @@ def check_protocol() -> str:
     return protocol
 
 
-def exporter_for(endpoint: str) -> SpanExporter:
-    if check_protocol() == "grpc":
-        return OverGRPC(endpoint=endpoint, insecure=not endpoint.startswith("https:"))
-    return OverHTTP(endpoint=endpoint)
-
-
 class Spans:
     """Raises: as check_protocol."""
 
     def __init__(self, endpoint: str, model_name: str) -> None:
         os.environ.setdefault("OTEL_SERVICE_NAME", "folovllm")
         self._provider, self._model_name = TracerProvider(resource=Resource.create()), model_name
-        self._provider.add_span_processor(BatchSpanProcessor(exporter_for(endpoint)))
+        is_grpc, is_safe = check_protocol() == "grpc", endpoint.startswith("https:")
+        exporter = OverGRPC(endpoint=endpoint, insecure=not is_safe) if is_grpc else OverHTTP(endpoint=endpoint)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("folovllm")
 
     def __call__(self, ended: EndedRequest) -> None:
