@@ -45,7 +45,7 @@ async def measure(llm: ReplicatedLLM, fleet: RayFleet, args: Any) -> Row:
     tasks = [asyncio.create_task(long_one(llm, args.tokens, seen, number)) for number in range(args.requests)]
     while len(seen) < args.requests or min(seen.values()) < args.tokens // 10:
         await asyncio.sleep(0.01)
-    victim = (await fleet.facts(fleet.names[0])).pid
+    victim = (await fleet.call(fleet.names[0], "facts")).pid
     began = time.perf_counter()
     os.kill(victim, signal.SIGKILL)
     asked = failed = 0

@@ -125,23 +125,27 @@ def _run(connection: socket.socket, model: str, options: dict[str, Any], recordi
     from folovllm.engine.builder.defaults import config_for_llm
     from folovllm.engine.llm_engine import LLMEngine  # loads torch
     from folovllm.engine.messages import ReadyResponse
-    from folovllm.tracing.attach import make_engine
+    from folovllm.tracing.attach import TraceFile
+    from folovllm.tracing.nvtx import attach_nvtx
 
     # Signals are the client's: it lets what runs come to its end, here too, and then closes the connection.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     try:
-        engine, tracer = make_engine(lambda: LLMEngine(config_for_llm(model, **options)), **recording)
+        trace = None if recording["trace"] is None else TraceFile(recording["trace"], texts=recording["texts"])
+        engine = LLMEngine(config_for_llm(model, **options))
+        for observe in filter(None, (attach_nvtx if recording["nvtx"] else None, *recording["observers"], trace)):
+            observe(engine)
     except Exception as error:
         connection.sendall(packed(portable(error)))
         return
     connection.sendall(packed(ReadyResponse.of(engine)))
     gc.freeze()  # the model is not walked again
     serve_engine(engine, connection)
-    if tracer is not None:
-        tracer.close()
+    if trace is not None:
+        trace.close()
         try:
-            tracer.writer.check_whole()
+            trace.writer.check_whole()
         except ValueError as error:
             sys.exit(f"error: {error}")
 

@@ -10,14 +10,15 @@ vLLM: logger.py, logging_utils/formatter.py
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -27,7 +28,6 @@ from folovllm.entrypoints import commands
 from folovllm.utils.logging import init_logger
 
 LogFormat = Literal["text", "json"]
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,10 @@ class Caller:
     """Who asks: the id of the request, which its answer has as x-request-id, and its headers."""
 
     request_id: str | None = None
-    headers: Headers = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-_NOBODY = Caller()
-caller: ContextVar[Caller] = ContextVar("caller", default=_NOBODY)
+caller: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039  # it is frozen
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -76,7 +75,7 @@ class _Stderr(logging.Handler):
             sys.stderr.flush()
 
 
-class _Entries:
+class _Entries(io.TextIOBase):
     """A stream whose lines are entries of the log."""
 
     def __init__(self) -> None:
@@ -87,9 +86,6 @@ class _Entries:
         for line in filter(None, map(str.strip, text.splitlines())):
             self._logger.info("%s", line)
         return len(text)
-
-    def flush(self) -> None:
-        pass
 
 
 @contextmanager

@@ -78,7 +78,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     if args.trace is not None:
         check_target("trace", args.trace)
-    from folovllm.bench.report import command_line
     from folovllm.bench.shapes import ModelShape
     from folovllm.simulator import report
     from folovllm.simulator.cost_model import Roofline
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> Report:
         device = replace(device, step_overhead=args.step_overhead_us * 1e-6)
     itemsize = 4 if args.dtype == "float32" else 2
     cost = Roofline(device, ModelShape.of(args.shape_of), itemsize=itemsize, devices=args.tensor_parallel_size)
-    return report.run(cost, _load(args), args, command=command_line(args))
+    return report.run(cost, _load(args), args)
 
 
 def _load(args: argparse.Namespace) -> Load:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.metrics import load_row, parse_goals, percentiles_ms
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.workload import progress_bar
 from folovllm.config import SchedulerConfig
 from folovllm.engine.builder.budgets import resolve_scheduler_config
@@ -67,22 +67,21 @@ def jobs_of(load: Load, case: Namespace) -> list[Job]:
     return list(load.jobs(case.num_requests, arrivals, case.seed))
 
 
-def run(cost: Roofline, load: Load, args: Namespace, *, command: str) -> Report:
+def run(cost: Roofline, load: Load, args: Namespace) -> Report:
     """`args`: as command.py has them. Raises ValueError: a wrong setting, or a trace of more than one simulation."""
     all_cases, goals = cases(args), parse_goals(args.goodput)
     if args.trace is not None and len(all_cases) > 1:
         raise ValueError(f"trace must be of one simulation, got {len(all_cases)}: give each setting once")
     setups = [setup_of(cost, case) for case in all_cases]  # what is wrong is refused before the first runs
     varied = [name for name in SWEPT if len({getattr(case, name) for case in all_cases}) > 1]
-    rows, traced = [], list[Tracer]()
+    rows, traced = list[Line](), list[Tracer]()
     with progress_bar(len(all_cases)) as tick:
         for case in all_cases:
             name = ", ".join(f"{SWEPT[name]} {_text(getattr(case, name))}" for name in varied) or "all"
             tick(name)
             row, traced = simulate(cost, jobs_of(load, case), case, goals)
-            rows.append({"setting": name, **row})
-    columns = [column for column in rows[0] if any(row[column] is not None for row in rows)]
-    rows = [{column: row[column] for column in columns} for row in rows]
+            rows.append(({"setting": name, **row}, {}))
+    columns = [column for column in rows[0][0] if any(row[column] is not None for row, _ in rows)]
     first, device = setups[0], cost.device
     several = f"{cost.devices} x " if cost.devices > 1 else ""
     notes = [
@@ -100,9 +99,7 @@ def run(cost: Roofline, load: Load, args: Namespace, *, command: str) -> Report:
         notes.append(f"Goodput counts requests with {wanted}.")
     replicas = f"{args.replicas} replicas of " if args.replicas > 1 else ""
     title = f"{replicas}{cost.shape.name} on {several}{device.name}: {args.num_requests:,} requests, {load.describe()}"
-    return Report(
-        "simulate", title, command, columns, rows, notes, seed=args.seed, traces=[tracer.writer for tracer in traced]
-    )
+    return Report.of(args, title, columns, rows, notes, traces=[tracer.writer for tracer in traced])
 
 
 def simulate(cost: Roofline, jobs: list[Job], case: Namespace, goals: dict[str, float]) -> tuple[Row, list[Tracer]]:

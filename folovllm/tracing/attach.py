@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, fields
-from typing import Any, TypeVar
+from typing import Any
 
 from folovllm import __version__
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.step_record import StepRecord
-from folovllm.tracing.nvtx import attach_nvtx
 from folovllm.tracing.records import UNTOLD, VERSION, Header, Step, ended_of
 from folovllm.tracing.writer import TraceWriter, encode
 from folovllm.utils.checks import check_bool
 
-EngineT = TypeVar("EngineT")  # LLMEngine
 FIELDS = [each.name for each in fields(Step)]
 WITHOUT_TEXTS: dict[str, Any] = {"prompt": None, "prompt_ids": [], "context": []}
 
@@ -113,33 +111,6 @@ class TraceFile:
 
     def close(self) -> None:
         self._open.close()
-
-
-def make_engine(
-    make: Callable[[], EngineT],
-    trace: str | os.PathLike[str] | None,
-    *,
-    texts: bool,
-    nvtx: bool = False,
-    observers: Iterable[Callable[[Any], object]] = (),
-) -> tuple[EngineT, Tracer | None]:
-    """An engine by `make`, shown to `observers`, and traced into the file `trace` if there is one. A path that cannot
-    be written is refused before the engine is made.
-
-    Raises:
-        ValueError: `texts` is no bool, or what TraceWriter says of `trace`.
-    """
-    check_bool("trace_texts", texts)
-    writer = None if trace is None else TraceWriter(trace)
-    try:
-        engine = make()
-        for observe in (attach_nvtx, *observers) if nvtx else observers:
-            observe(engine)
-    except BaseException:
-        if writer is not None:
-            writer.close()
-        raise
-    return engine, None if writer is None else attach(engine, writer, texts=texts)
 
 
 def make_header(scheduler: Scheduler, **facts: Any) -> Header:

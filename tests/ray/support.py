@@ -34,6 +34,6 @@ class HeldReplica(EngineReplica):
 
 def snapshots(server: Any) -> list[Any]:
     async def ask() -> list[Any]:
-        return [await server.llm.fleet.snapshot(name) for name in server.llm.fleet.names]
+        return [await server.llm.fleet.call(name, "snapshot") for name in server.llm.fleet.names]
 
     return asyncio.run(ask())

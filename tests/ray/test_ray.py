@@ -82,7 +82,7 @@ def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any, fir
     victim = NAMES[0]
     with first_tokens_only():
         streams = begun(client, 2)  # round robin: one each
-        before = {name: asyncio.run(server.llm.fleet.facts(name)).pid for name in NAMES}
+        before = {name: asyncio.run(server.llm.fleet.call(name, "facts")).pid for name in NAMES}
         os.kill(before[victim], signal.SIGKILL)
     ends = [end(stream) for stream in streams]
     assert sorted("ReplicaDiedError" in end for end in ends) == [False, True]
@@ -90,7 +90,7 @@ def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any, fir
     for _ in range(4):
         assert client.completions.create(model="embedded", prompt="a", max_tokens=2).choices
     wait_for(lambda: states() == dict.fromkeys(NAMES, "up"))
-    after = {name: asyncio.run(server.llm.fleet.facts(name)).pid for name in NAMES}
+    after = {name: asyncio.run(server.llm.fleet.call(name, "facts")).pid for name in NAMES}
     assert [name for name in NAMES if before[name] != after[name]] == [victim]
     for _ in range(2):
         assert client.completions.create(model="embedded", prompt="a", max_tokens=2).choices

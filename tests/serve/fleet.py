@@ -9,7 +9,6 @@ from typing import Any
 
 from folovllm import LLMEngine
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest
-from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
 
@@ -39,16 +38,10 @@ class LocalFleet:
                     raise ReplicaDiedError(f"{name} died under this request")
                 yield message
 
-    async def abort(self, name: str, key: int, request_id: str, index: int | None = None) -> None:
-        await self.replicas[name].abort(key, request_id, index)
-
-    async def reset_prefix_cache(self, name: str) -> None:
-        await self.replicas[name].reset_prefix_cache()
-
-    async def snapshot(self, name: str) -> EngineSnapshot:
+    async def call(self, name: str, method: str, *arguments: Any) -> Any:
         if name in self.dead:
             raise ReplicaDiedError(name)
-        return await self.replicas[name].snapshot()
+        return await getattr(self.replicas[name], method)(*arguments)
 
     def close(self) -> None:
         """The engines' threads end with the process."""

@@ -80,7 +80,6 @@ def test_keys_come_from_the_command_a_file_or_the_environment(
     (tmp_path / "keys").write_text("f1\nf2\n")
     monkeypatch.setattr(os, "environ", {**os.environ, **environment})
     found: list[Any] = []
-    monkeypatch.setattr(command, "require_packages", lambda options: None)
     monkeypatch.setattr(command, "EngineProcess", lambda *args, **kwargs: _Closed())
     monkeypatch.setattr("folovllm.serving.openai.launch.serve", lambda options, *rest: found.append(options) or 0)
     given = [str(tmp_path / "keys") if word == "FILE" else word for word in given]

@@ -11,7 +11,7 @@ import pytest
 from folovllm.outputs import CompletionOutput
 from folovllm.serving.openai.background import at_once
 from folovllm.serving.openai.protocol import ChatRequest
-from folovllm.serving.openai.response_items import OutputItems
+from folovllm.serving.openai.responses import OutputItems
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from folovllm.serving.openai.serving_chat import _UNUSED
 from folovllm.serving.openai.tool_use import MessageReader, ToolUse
@@ -52,10 +52,11 @@ def cuts(parser: Any, text: str) -> Iterator[tuple[dict[str, Any], list[dict[str
     for end in range(len(text) + 1):
         choice = CompletionOutput(index=0, text=text[:end], token_ids=[], finish_reason="length")
         readers = [MessageReader(use, ReasoningParser("maybe")) for _ in range(2)]
-        items = OutputItems(readers[0])
+        items: Any = OutputItems(readers[0], None, None)  # type: ignore[arg-type]  # neither is asked
+        items.status = "incomplete"
         for piece in readers[0].pieces(choice):
             list(items.add(piece))
-        list(items.end("incomplete"))
+        list(items.end())
         yield {"role": "assistant", **readers[1].message(choice), "refusal": None, **_UNUSED}, items.items
 
 

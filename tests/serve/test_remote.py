@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.cli.support import run
+from tests.m1.test_commands import run
 from tests.serve.support import Running, running
 
 ASK: Any = {"model": "embedded", "temperature": 0, "max_tokens": 24}

@@ -28,7 +28,7 @@ def written(*bursts: Burst | Exception) -> list[tuple[bytes, bool]]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(EventStream(made())({"type": "http"}, receive, send))
+    asyncio.run(EventStream(made())({"type": "http", "path": "/"}, receive, send))
     assert sent[0]["type"] == "http.response.start"
     return [(message["body"], message["more_body"]) for message in sent[1:]]
 

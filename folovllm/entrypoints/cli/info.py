@@ -1,4 +1,5 @@
-"""`folovllm info`: versions, devices, which kernels and backends can run here, and why others cannot.
+"""`folovllm info`: versions, devices, which kernels and backends can run here, and why others cannot. `collect-env`:
+what a report of a fault needs to say of a machine.
 
 vLLM: entrypoints/cli/collect_env.py
 """
@@ -7,7 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+from importlib.metadata import distributions, requires
 from typing import Any
+
+_VARIABLES = re.compile(r"FOLOVLLM|OMP_|KMP_|MKL_|GOMP_|TORCH|TRITON|CUDA|NVIDIA|NCCL|HF_|RAY_|LD_")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
 
 
 def add_parser(commands: Any) -> None:
@@ -20,6 +27,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--model", help=text)
     parser.add_argument("--json", action="store_true", help="print it as one JSON object")
     parser.set_defaults(run=run)
+    text = "print what a report of a fault needs: copy all of it"
+    commands.add_parser("collect-env", help=text, description=text.capitalize()).set_defaults(run=collect_env)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,6 +38,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_facts(data)
         print("\n`folovllm collect-env` prints what a report of a fault needs")
+    return 0
+
+
+def collect_env(_: argparse.Namespace) -> int:
+    from torch.utils.collect_env import get_pretty_env_info
+
+    print_facts(collect())
+    used = {re.split(r"[^\w.-]", text)[0].lower() for text in requires("folovllm") or ()}
+    there = {each.name.lower(): each.version for each in distributions()}
+    packages = [f"{name}=={there[name]}" for name in sorted(used & there.keys())]
+    found = sorted((name, value) for name, value in os.environ.items() if _VARIABLES.match(name))
+    variables = [f"{name}={'(not shown)' if _SECRET.search(name) else value}" for name, value in found]
+    print("", get_pretty_env_info(), "", "Packages:", *packages, "", "Environment:", *variables, sep="\n")
     return 0
 
 

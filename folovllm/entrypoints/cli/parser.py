@@ -58,33 +58,35 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and word in action.choices:
                 return str(action.choices[word].page(None))
-        shown = [group for group in self._action_groups if any(_is_shown(each) for each in group._group_actions)]
-        groups = [group for group in shown if group.title not in _NO_GROUPS]
         if word == "all" or (word is None and not self.in_pages):
             return self.format_help()
+        shown = {
+            str(group.title): [each for each in group._group_actions if each.help is not argparse.SUPPRESS]
+            for group in self._action_groups
+        }
+        groups = {title: actions for title, actions in shown.items() if actions and title not in _NO_GROUPS}
         formatter = self._get_formatter()
         if word is None:
             formatter.add_usage(None, [self._actions[0], *self._get_positional_actions()], [])
             formatter.add_text(self.description)
-            found = [(group.title, group._group_actions) for group in shown if group not in groups]
+            found = {title: shown[title] for title in _NO_GROUPS}
         else:
             wanted = word.lower().lstrip("-").replace("_", "-")
-            found = [(group.title, group._group_actions) for group in groups if wanted in str(group.title).lower()]
-            options = [each for each in self._actions if any(wanted in option for option in each.option_strings)]
-            found = found or [(f"options with {wanted!r}", [each for each in options if _is_shown(each)])]
-            if not found[0][1]:
-                titles = ", ".join(str(group.title) for group in groups) or "none"
-                self.error(f"--help={word} must be a group or an option's name; groups: {titles}")
-        for title, actions in found:
+            each_shown = (each for actions in shown.values() for each in actions)
+            options = [each for each in each_shown if any(wanted in option for option in each.option_strings)]
+            found = {title: actions for title, actions in groups.items() if wanted in title.lower()}
+            found = found or {f"options with {wanted!r}": options}
+            if not any(found.values()):
+                self.error(f"--help={word} must be a group or an option's name; groups: {', '.join(groups) or 'none'}")
+        for title, actions in found.items():
             formatter.start_section(title)
             formatter.add_arguments(actions)
             formatter.end_section()
-        if word is None:
-            counts = {str(group.title): sum(map(_is_shown, group._group_actions)) for group in groups}
-            words = {title: max(re.findall(r"\w+", title), key=len) for title in counts}
-            lines = [f"  --help={words[title]:<11} {title} ({count})" for title, count in counts.items()]
-            return formatter.format_help() + "\n".join(["\nmore options, by group:", *lines, "  --help=all", ""])
-        return formatter.format_help()
+        if word is not None:
+            return formatter.format_help()
+        words = {title: max(re.findall(r"\w+", title), key=len) for title in groups}
+        lines = [f"  --help={words[title]:<11} {title} ({len(actions)})" for title, actions in groups.items()]
+        return formatter.format_help() + "\n".join(["\nmore options, by group:", *lines, "  --help=all", ""])
 
     def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
         """Like parse_args; the result also has `parser`, the chosen command's, and `program` and `argv`, as typed."""
@@ -121,10 +123,6 @@ class Parser(argparse.ArgumentParser):
 
 
 _NO_GROUPS = ("positional arguments", "options")  # argparse's own
-
-
-def _is_shown(action: argparse.Action) -> bool:
-    return action.help is not argparse.SUPPRESS
 
 
 class _Help(argparse._HelpAction):

@@ -23,17 +23,11 @@ from folovllm.engine.engine_client import EngineClient
 from folovllm.serving.openai.background import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
 from folovllm.serving.openai.errors import APIError, add_error_handlers
-from folovllm.serving.openai.formatting import EncodedResponse
 from folovllm.serving.openai.gate import engine_dead, shutting_down
 from folovllm.serving.openai.live import snapshots
-from folovllm.serving.openai.messages import message_routes
-from folovllm.serving.openai.middleware import (
-    ASSETS,
-    AuthenticationMiddleware,
-    CallerMiddleware,
-    HostMiddleware,
-    bearer,
-)
+from folovllm.serving.openai.messages import MessagesServing
+from folovllm.serving.openai.messages_protocol import CountTokensRequest, MessagesRequest
+from folovllm.serving.openai.middleware import ASSETS, AuthenticationMiddleware, CallerMiddleware, bearer
 from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.serving.openai.responses import ResponsesServing
@@ -43,6 +37,7 @@ from folovllm.serving.openai.serving_completion import CompletionServing
 from folovllm.serving.openai.serving_engine import ServingEngine
 from folovllm.serving.openai.streams import EventStream, unless_gone
 
+JSON = "application/json"
 STATIC = Path(__file__).parent / "static"
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'"
@@ -82,10 +77,9 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     _add_tokens(app, serving)
     _add_state(app, serving)
     _add_operations(app, serving)
-    _add_page(app, serving)
+    _add_page(app)
     add_error_handlers(app)
-    app.add_middleware(AuthenticationMiddleware, keys=options.api_keys)
-    app.add_middleware(HostMiddleware, hosts=options.hosts)  # the last that is added is the first that is asked
+    app.add_middleware(AuthenticationMiddleware, keys=options.api_keys, hosts=options.hosts)
     if options.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -94,22 +88,20 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
             allow_headers=options.allowed_headers,
             allow_credentials=options.allow_credentials,
         )
-    app.add_middleware(CallerMiddleware, logs_access=options.logs_access)
+    app.add_middleware(CallerMiddleware, logs_access=options.logs_access)  # the last is the first that is asked
     return app
 
 
 def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
     chat, completion = ChatServing(serving), CompletionServing(serving)
-    responses = ResponsesServing(chat)
+    responses, messages = ResponsesServing(chat), MessagesServing(chat)
 
-    async def answered(
-        served: Any, body: Any, request: Request, count: int = 1, stream: type[EventStream] = EventStream
-    ) -> Response:
+    async def answered(served: Any, body: Any, request: Request, count: int = 1) -> Response:
         with serving.gate.admit(count):
             work = await unless_gone(request.receive, served.work(body, bearer(request.scope)))
         if body.stream:
-            return stream(served.chunks(body, work))
-        return EncodedResponse(await unless_gone(request.receive, served.whole(body, work)))
+            return EventStream(served.chunks(body, work))
+        return Response(await unless_gone(request.receive, served.whole(body, work)), media_type=JSON)
 
     @app.post("/v1/chat/completions", response_model=None, tags=["answers"])
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
@@ -127,14 +119,20 @@ def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
     async def stored_response(name: str, request: Request, stream: bool = False) -> Response:
         if stream:
             raise APIError(400, "stream must be false: what is stored comes in one piece", param="stream")
-        return EncodedResponse(responses.store.get(bearer(request.scope), name, "response_id").answer)
+        return Response(responses.store.get(bearer(request.scope), name, "response_id").answer, media_type=JSON)
 
     @app.delete("/v1/responses/{name}", tags=["answers"])
     async def delete_response(name: str, request: Request) -> dict[str, Any]:
         responses.store.delete(bearer(request.scope), name)
         return {"id": name, "object": "response", "deleted": True}
 
-    app.include_router(message_routes(chat, answered))
+    @app.post("/v1/messages", response_model=None, tags=["answers"])
+    async def create_message(body: MessagesRequest, request: Request) -> Response:
+        return await answered(messages, body, request)
+
+    @app.post("/v1/messages/count_tokens", response_model=None, tags=["answers"])
+    async def count_tokens(body: CountTokensRequest) -> Response:
+        return Response(await messages.count_tokens(body), media_type=JSON)
 
 
 def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:
@@ -241,7 +239,7 @@ def _add_operations(app: FastAPI, serving: ServingEngine) -> None:
         return {"success": True}
 
 
-def _add_page(app: FastAPI, serving: ServingEngine) -> None:
+def _add_page(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         return FileResponse(STATIC / "index.html", headers=_PAGE_HEADERS)

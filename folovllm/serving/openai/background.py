@@ -30,22 +30,6 @@ def at_once() -> None:
     """The check of work that is too short to ask: nothing comes between its pieces."""
 
 
-def within(seconds: float, clock: Callable[[], float]) -> Check:
-    """Raises ValueError when it is asked `seconds` after it was asked first."""
-    began: float | None = None
-
-    def check() -> None:
-        nonlocal began
-        began = clock() if began is None else began
-        if clock() - began > seconds:
-            raise ValueError(
-                f"the request must be prepared within {seconds:g} s (tokens, chat template, form), and was not: ask "
-                "for less at once"
-            )
-
-    return check
-
-
 class AbandonedError(Exception):
     """The client that this work is for has gone."""
 

@@ -70,6 +70,11 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
     "parsed": [],
     "parsed_arguments": [],
     "provider_specific_fields": [],
+    "id": [],
+    "status": [],
+    "phase": [],
+    "citations": [],
+    "signature": [],
     # what this engine does anyway
     "modalities": [["text"]],
     "include_reasoning": [True],

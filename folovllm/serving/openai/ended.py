@@ -19,6 +19,7 @@ from folovllm.sampling_params import SamplingParams
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
+logger.setLevel(logging.INFO)  # whatever the others' level: its lines are there only where they are asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class EndedRequest:
     arrival_time: float
     output: RequestOutput | None
     cut_off: str
+
+    @property
+    def times(self) -> RequestMetrics | None:
+        return None if self.output is None else self.output.metrics
 
     @property
     def finish_reason(self) -> str:
@@ -60,28 +65,21 @@ def phases(times: RequestMetrics | None) -> dict[str, float]:
     }
 
 
-class RequestLog:
-    """A line for each. max_log_len: the characters, or token ids, of its texts that are in it; None: no text."""
-
-    def __init__(self, max_log_len: int | None) -> None:
-        self.max_log_len = max_log_len
-        logger.setLevel(logging.INFO)
-
-    def __call__(self, ended: EndedRequest) -> None:
-        output, most = ended.output, self.max_log_len
-        times = None if output is None else output.metrics
-        seconds = {"queue": phases(times).get("queue"), "e2e": time.time() - ended.arrival_time}
-        if times is not None:
-            seconds |= {"ttft": times.ttft, "e2e": times.e2e_latency or seconds["e2e"]}
-        fields: dict[str, Any] = {
-            "finish_reason": ended.finish_reason,
-            "prompt_tokens": len(ended.prompt.token_ids),
-            "cached_tokens": None if output is None else output.num_cached_tokens,
-            "output_tokens": ended.num_output_tokens,
-            **{f"{name}_seconds": None if value is None else round(value, 6) for name, value in seconds.items()},
-        }
-        if most is not None:
-            prompt = ended.prompt
-            fields["prompt"] = prompt.token_ids[:most] if prompt.text is None else prompt.text[:most]
-            fields["outputs"] = [completion.text[:most] for completion in output.outputs] if output is not None else []
-        logger.info("request ended", extra={"fields": fields})
+def log_request(max_log_len: int | None, ended: EndedRequest) -> None:
+    """A line for it. max_log_len: the characters, or token ids, of its texts that are in it; None: no text."""
+    output, times, prompt = ended.output, ended.times, ended.prompt
+    seconds = {"queue": phases(times).get("queue"), "e2e": time.time() - ended.arrival_time}
+    if times is not None:
+        seconds |= {"ttft": times.ttft, "e2e": times.e2e_latency or seconds["e2e"]}
+    fields: dict[str, Any] = {
+        "finish_reason": ended.finish_reason,
+        "prompt_tokens": len(prompt.token_ids),
+        "cached_tokens": None if output is None else output.num_cached_tokens,
+        "output_tokens": ended.num_output_tokens,
+        **{f"{name}_seconds": None if value is None else round(value, 6) for name, value in seconds.items()},
+    }
+    if max_log_len is not None:
+        fields["prompt"] = (prompt.token_ids if prompt.text is None else prompt.text)[:max_log_len]
+        completions = output.outputs if output is not None else []
+        fields["outputs"] = [completion.text[:max_log_len] for completion in completions]
+    logger.info("request ended", extra={"fields": fields})

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from folovllm.errors import EngineDeadError
 from folovllm.serving.openai.body import CHANGES_NOTHING, MAX_FIELDS
@@ -36,6 +37,7 @@ _TYPES = {
 }
 
 
+_ANTHROPIC_TYPES = {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
 CLIENT_CLOSED_REQUEST = 499  # what nginx writes down for a client that has left; it is not sent
 _LONGEST = 1000  # characters of a message, whatever it quotes
 
@@ -56,18 +58,24 @@ class APIError(HTTPException):
         self.status, self.message, self.headers = status, self.detail, headers
         self.param, self.code = None if param is None else _short(param), code
 
-    def body(self) -> dict[str, Any]:
-        # A lone surrogate can come in with a field's name, and no UTF-8 can hold it.
-        message = self.message.encode("utf-8", "backslashreplace").decode()
-        param = None if self.param is None else self.param.encode("utf-8", "backslashreplace").decode()
+    def body(self, scope: Scope) -> dict[str, Any]:
         kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
+        if is_anthropic(scope):
+            kind = _ANTHROPIC_TYPES.get(self.status, kind)
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status, self.headers)
+    def response(self, scope: Scope) -> JSONResponse:
+        return JSONResponse(self.body(scope), self.status, self.headers)
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a request is one of Anthropic's interface, which has errors and streams in another shape."""
+    return "/v1/messages" in scope["path"]
 
 
 def _short(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate may come in with a field's name
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
@@ -110,25 +118,17 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(APIError)
-    async def of_ours(_: Request, error: APIError) -> JSONResponse:
-        return error.response()
+    async def answered(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, RequestValidationError):
+            error = first_problem(error.errors())
+        elif isinstance(error, TimeoutError):  # of the engine
+            error = APIError(503, str(error), code="engine_stuck", headers={"Retry-After": "1"})
+        elif isinstance(error, HTTPException) and not isinstance(error, APIError):
+            error = APIError(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+        return failed(error).response(request.scope)
 
-    @app.exception_handler(RequestValidationError)
-    async def of_the_body(_: Request, error: RequestValidationError) -> JSONResponse:
-        return first_problem(error.errors()).response()
-
-    @app.exception_handler(HTTPException)
-    async def of_the_route(_: Request, error: HTTPException) -> JSONResponse:
-        return APIError(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
-
-    @app.exception_handler(TimeoutError)
-    async def of_the_engine(_: Request, error: TimeoutError) -> JSONResponse:
-        return APIError(503, str(error), code="engine_stuck", headers={"Retry-After": "1"}).response()
-
-    @app.exception_handler(EngineDeadError)
-    async def of_the_server(_: Request, error: Exception) -> JSONResponse:
-        return failed(error).response()
+    for kind in (HTTPException, RequestValidationError, TimeoutError, EngineDeadError):
+        app.add_exception_handler(kind, answered)
 
 
 # What a value has to be, by pydantic's name for the opposite.

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.responses import Response
-
 from folovllm.outputs import LEAST_LOGPROB, CompletionOutput, Logprob, RequestOutput
 from folovllm.serving.openai.background import Check, at_once
 
@@ -24,12 +22,6 @@ _DEPTH = 5
 """An answer, its choices, one of them, its log-probabilities: at the fifth level is a row of them, of one token."""
 _OF_A_CHOICE = 2
 """Values, by the time that its fields take."""
-
-
-class EncodedResponse(Response):
-    """JSON that is written already."""
-
-    media_type = "application/json"
 
 
 def encoded(answer: dict[str, Any], check: Check) -> bytes:

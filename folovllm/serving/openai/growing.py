@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from folovllm.outputs import RequestOutput
 from folovllm.serving.openai.background import Check, at_once
 from folovllm.serving.openai.formatting import ChoiceDelta, Chunks, encoded, size
+from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.serving_chat import ChatServing
+from folovllm.serving.openai.serving_engine import ServeContext
 from folovllm.serving.openai.streams import Burst, made
 from folovllm.serving.openai.tool_use import DeltaReasoning, MessageReader, Piece
 from folovllm.serving.tool_parsers.abstract_tool_parser import DeltaToolCall
 
 Event = dict[str, Any]
+
+
+@dataclass
+class Turn:
+    """A body whose chat the engine will take. messages: the conversation so far, without instructions."""
+
+    body: Any
+    chat: ChatRequest
+    work: ServeContext
+    key: str = ""
+    messages: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Growing(ABC):
@@ -26,10 +41,19 @@ class Growing(ABC):
     kinds: tuple[str, str, str]
     """Of a text, of thoughts, of a call."""
 
-    def __init__(self, reader: MessageReader) -> None:
-        self.reader = reader
-        self.items: list[dict[str, Any]] = []
-        self._is_open, self._call, self._texts = False, -1, list[str]()
+    def __init__(self, reader: MessageReader, serving: ItemsServing, turn: Turn) -> None:
+        self.reader, self.serving, self.turn = reader, serving, turn
+        self.items, self.answer = list[dict[str, Any]](), dict[str, Any]()
+        self._place: tuple[str, int] | None = None  # of the open item: its kind, and a call's number
+        self._texts = list[str]()
+
+    @abstractmethod
+    def begin(self, output: RequestOutput) -> list[Event]:
+        """Makes the answer before its first token. The events that say so."""
+
+    @abstractmethod
+    def finish(self, output: RequestOutput) -> list[Event]:
+        """Makes the answer at its end. The events that say so."""
 
     @abstractmethod
     def _open(self, kind: str, name: str | None) -> Iterator[Event]:
@@ -40,81 +64,69 @@ class Growing(ABC):
         """The last item gains `text`."""
 
     @abstractmethod
-    def _close(self, item: dict[str, Any], text: str, status: str) -> Iterator[Event]:
+    def _close(self, item: dict[str, Any], text: str) -> Iterator[Event]:
         """The item has all of its text."""
 
     def add(self, piece: Piece) -> Iterator[Event]:
-        kind, text, name = self.kinds[0], piece if isinstance(piece, str) else "", None
+        place, text, name = (self.kinds[0], 0), piece if isinstance(piece, str) else "", None
         if isinstance(piece, DeltaToolCall):
-            kind, text, name = self.kinds[2], piece.arguments, piece.name
+            place, text, name = (self.kinds[2], piece.index), piece.arguments, piece.name
         elif isinstance(piece, DeltaReasoning):
-            kind, text = self.kinds[1], piece.text
-        is_next_call = isinstance(piece, DeltaToolCall) and piece.index != self._call
-        if not self._is_open or self.items[-1]["type"] != kind or is_next_call:
+            place, text = (self.kinds[1], 0), piece.text
+        if place != self._place:
             yield from self.close()
-            if isinstance(piece, DeltaToolCall):
-                self._call = piece.index
-            self._is_open, self._texts = True, []
-            yield from self._open(kind, name)
+            self._place, self._texts = place, []
+            yield from self._open(place[0], name)
         if text:
             self._texts.append(text)
             yield self._delta(text)
 
-    def close(self, status: str = "completed") -> Iterator[Event]:
-        if self._is_open:
-            self._is_open = False
-            yield from self._close(self.items[-1], "".join(self._texts), status)
+    def close(self) -> Iterator[Event]:
+        if self._place is not None:
+            self._place = None
+            yield from self._close(self.items[-1], "".join(self._texts))
 
-    def end(self, status: str = "completed") -> Iterator[Event]:
+    def end(self) -> Iterator[Event]:
         """The last of them, which there is even where nothing was said."""
         if not self.items:
-            self._is_open = True
-            yield from self._open(self.kinds[0], None)
-        yield from self.close(status)
+            yield from self.add("")
+        yield from self.close()
 
 
-class ItemsServing(ABC):
-    """Serves a body that becomes a chat. A turn has the `chat` and the `work`."""
+class ItemsServing:
+    """Serves a body that becomes a chat. numbers: whether events have one."""
 
-    def __init__(self, chat: ChatServing) -> None:
-        self.chat, self.serving = chat, chat.serving
+    def __init__(self, chat: ChatServing, grows: type[Growing], *, numbers: bool = False) -> None:
+        self.chat, self.serving, self.grows, self.numbers = chat, chat.serving, grows, numbers
 
-    @abstractmethod
-    def begin(self, turn: Any, output: RequestOutput) -> tuple[Growing, dict[str, Any], list[Event]]:
-        """What will grow, the answer before its first token, and the events that say so."""
-
-    @abstractmethod
-    def finish(
-        self, turn: Any, items: Any, answer: dict[str, Any], output: RequestOutput
-    ) -> tuple[dict[str, Any], list[Event]]:
-        """The answer at its end, and the events that say so."""
-
-    def numbered(self, event: Event, number: int) -> Event:
-        return event
-
-    async def whole(self, _: Any, turn: Any) -> bytes:
+    async def whole(self, _: Any, turn: Turn) -> bytes:
         async with aclosing(self.serving.outputs(turn.work)) as outputs:
             async for _, output in outputs:
                 newest = output
-        items, answer, _ = self.begin(turn, newest)
+        items = self.grows(self.chat.reader(turn.chat, newest), self, turn)
+        items.begin(newest)
         await self._grow(items, [(0, True, newest.outputs[0])])
-        return encoded(self.finish(turn, items, answer, newest)[0], at_once)
+        items.finish(newest)
+        return encoded(items.answer, at_once)
 
-    async def chunks(self, _: Any, turn: Any) -> AsyncGenerator[Burst, None]:
-        numbers, chunks, items, answer = count(), Chunks(1, 1), None, dict[str, Any]()
+    async def chunks(self, _: Any, turn: Turn) -> AsyncGenerator[Burst, None]:
+        places, chunks, items = count(), Chunks(1, 1), None
 
         def burst(events: list[Event], is_last: bool = False) -> Burst:
-            return Burst(b"".join(as_bytes(self.numbered(event, next(numbers))) for event in events), is_last)
+            numbered = [{**event, "sequence_number": next(places)} for event in events] if self.numbers else events
+            return Burst.of(numbered, is_last)
 
         async with aclosing(self.serving.outputs(turn.work)) as outputs:
             async for place, output in outputs:
                 events: list[Event] = []
                 if items is None:
-                    items, answer, events = self.begin(turn, output)
+                    items = self.grows(self.chat.reader(turn.chat, output), self, turn)
+                    events = items.begin(output)
                 events += await self._grow(items, list(chunks.deltas(place, output)))
                 if events:
                     yield burst(events)
-        yield burst(self.finish(turn, items, answer, output)[1], is_last=True)
+        assert items is not None  # there is an output, or an error
+        yield burst(items.finish(output), is_last=True)
 
     async def _grow(self, items: Growing, deltas: list[ChoiceDelta]) -> list[Event]:
         def grow(check: Check) -> list[Event]:
@@ -124,5 +136,5 @@ class ItemsServing(ABC):
         return await made(grow, self.serving.background, size(deltas))
 
 
-def as_bytes(event: Event) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encoded(event, at_once))
+def make_id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex}"

@@ -15,20 +15,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from folovllm.serving.openai.body import Body, FreeJson, Listed, WholeBody, Words, at_most, described
+from folovllm.serving.openai.body import Body, FreeJson, WholeBody, Words, at_most, described
 from folovllm.serving.openai.protocol import ChatRequest
 
 
 class TextBlock(Body):
     type: Literal["text"]
     text: str
-    citations: Listed[Any] | None = None  # as answers have them
 
 
 class ThinkingBlock(Body):
     type: Literal["thinking"]
     thinking: str
-    signature: str | None = None  # a word to Anthropic's own servers
 
 
 class ToolUseBlock(Body):

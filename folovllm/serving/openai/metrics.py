@@ -24,7 +24,6 @@ from folovllm.config import CacheConfig
 from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.snapshots import STEP_TOKENS, EngineSnapshot
 from folovllm.entrypoints import metrics_reader as reader
-from folovllm.entrypoints.metrics_reader import PER_POS, SPEC_DECODE, STATE, Gauge, Metric
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.serving.openai.ended import phases
@@ -34,11 +33,16 @@ _LABELS = ["model_name", "engine"]
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _ITL = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _E2E = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0)
-
-
 _N = (1.0, 2.0, 5.0, 10.0, 20.0)
 _LENGTHS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
-_FAMILIES: dict[type[Metric], Any] = {Gauge: GaugeMetricFamily, reader.Counter: CounterMetricFamily}
+_FAMILIES: dict[type[reader.Metric], tuple[Any, list[str]]] = {
+    reader.Gauge: (GaugeMetricFamily, []),
+    reader.Counter: (CounterMetricFamily, []),
+    reader.Vector: (CounterMetricFamily, ["position"]),
+}
+"""Prometheus' classes of the same, and what labels they have besides."""
+_TEXTS = {name: text for _, name, text, _ in reader.STATE} | {name: text for name, text, _ in reader.SPEC_DECODE}
+_TEXTS[reader.PER_POS] = "Draft tokens that were accepted, by their position."
 
 
 class _EngineState(Collector):
@@ -51,18 +55,25 @@ class _EngineState(Collector):
         self.snapshots: list[EngineSnapshot] = []
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        for kind, name, text, value_of in STATE:
-            metric = _FAMILIES[kind](f"{self.prefix}{name}", text, labels=_LABELS)
-            for each in self.snapshots:
-                waits_here = name == "num_requests_waiting" and each.replica is None
-                metric.add_metric(self._labels(each), self.gate.num_waiting() if waits_here else value_of(each.stats))
-            yield metric
+        families: dict[str, Any] = {}
+        for each in self.snapshots:
+            for found in reader.metrics_of(each.stats, self.model_name):
+                kind, more = _FAMILIES[type(found)]
+                name = found.name.removeprefix("vllm:")
+                family = kind(f"{self.prefix}{name}", _TEXTS[name], labels=[*_LABELS, *more])
+                family = families.setdefault(name, family)
+                if isinstance(found, reader.Vector):
+                    for place, count in enumerate(found.values):
+                        family.add_metric([*self._labels(each), str(place)], count)
+                elif isinstance(found, (reader.Gauge, reader.Counter)):
+                    waits_here = name == "num_requests_waiting" and each.replica is None
+                    family.add_metric(self._labels(each), self.gate.num_waiting() if waits_here else found.value)
+        yield from families.values()
         text = "Tokens that a step computes, drafts aside, from the first time that this was asked for."
         tokens = HistogramMetricFamily(f"{self.prefix}iteration_tokens_total", text, labels=_LABELS)
         for each in self.snapshots:
             tokens.add_metric(self._labels(each), _buckets(STEP_TOKENS, each.steps_by_tokens), each.step_tokens)
         yield tokens
-        yield from self._spec_decode()
         facts = {name: str(value) for name, value in dataclasses.asdict(self.cache).items()}
         facts["num_gpu_blocks"] = str(sum(each.stats.kv_blocks_total for each in self.snapshots))
         info = GaugeMetricFamily(f"{self.prefix}cache_config_info", "How the KV cache is laid out.", labels=[*facts])
@@ -71,26 +82,6 @@ class _EngineState(Collector):
 
     def _labels(self, snapshot: EngineSnapshot) -> list[str]:
         return [self.model_name, snapshot.replica or "0"]
-
-    def _spec_decode(self) -> Iterator[PrometheusMetric]:
-        """Of engines with speculative_config."""
-        there = [
-            (self._labels(each), each.stats.spec_decode)
-            for each in self.snapshots
-            if each.stats.spec_decode is not None
-        ]
-        for name, text, value_of in SPEC_DECODE if there else ():
-            metric = CounterMetricFamily(f"{self.prefix}{name}", text, labels=_LABELS)
-            for labels, stats in there:
-                metric.add_metric(labels, value_of(stats))
-            yield metric
-        if there:
-            text = "Draft tokens that were accepted, by their position."
-            metric = CounterMetricFamily(f"{self.prefix}{PER_POS}", text, labels=[*_LABELS, "position"])
-            for labels, stats in there:
-                for position, count in enumerate(stats.num_accepted_tokens_per_pos):
-                    metric.add_metric([*labels, str(position)], count)
-            yield metric
 
 
 def _buckets(most: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
@@ -154,9 +145,6 @@ class Metrics:
         self._failure = Counter(f"{prefix}request_failure", text, _LABELS, registry=self.registry)
         self._labels = labels
 
-    def observe(self, params: SamplingParams, num_prompts: int) -> _Observed:
-        return _Observed(self, params, num_prompts)
-
     @property
     def labels(self) -> list[str]:
         """Shared with the histograms. Only in an event loop it is known whether there are several engines."""
@@ -191,7 +179,7 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Observed:
+class ObservedRequest:
     """One request's outputs as they pass by."""
 
     def __init__(self, metrics: Metrics, params: SamplingParams, num_prompts: int) -> None:

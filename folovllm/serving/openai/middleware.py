@@ -17,9 +17,10 @@ import re
 import time
 import uuid
 from collections.abc import Sequence
-from urllib.parse import quote
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
 from folovllm.serving.logs import Caller, caller
 from folovllm.serving.openai.errors import CLIENT_CLOSED_REQUEST, APIError, failed
@@ -32,42 +33,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-class HostMiddleware:
-    """Answers 400 to a request that names two keys, or a host that this server is not.
-
-    Args:
-        hosts: names besides those of the loopback address; None lets every name in.
-    """
-
-    def __init__(self, app: ASGIApp, hosts: Sequence[str] | None) -> None:
-        self.app = app
-        self.hosts = None if hosts is None else {host.lower() for host in hosts}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(scope) if scope["type"] == "http" else None
-        await (self.app if problem is None else problem.response())(scope, receive, send)
-
-    def _problem(self, scope: Scope) -> APIError | None:
-        names = [name for name, _ in scope["headers"]]
-        if names.count(b"authorization") > 1:
-            return APIError(400, "Authorization must be given once, got several: send the one that counts")
-        if self.hosts is None:
-            return None
-        for name, value in scope["headers"]:
-            if name != b"host":
-                continue
-            given = value.decode("latin-1").lower()
-            parts = _HOST.fullmatch(given)
-            if parts is None:
-                return APIError(400, f"Host must be a name or an address, with a port or without, got {given!r}")
-            host = parts["address"] or parts["name"]
-            if host not in self.hosts and not is_loopback(host):
-                return APIError(
-                    400, f"Host must be a name of this server, got {host!r}; serve with --allowed-host {host}, or a key"
-                )
-        return None
 
 
 _HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^][:/?#@\s]*))(:\d*)?")
@@ -90,42 +55,38 @@ class CallerMiddleware:
             await self.app(scope, receive, send)
             return
         began, status = time.perf_counter(), CLIENT_CLOSED_REQUEST
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        name = given if 0 < len(given) <= MAX_ID else uuid.uuid4().hex.encode()
-        caller.set(Caller(name.decode("latin-1"), scope["headers"]))
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        name = given if 0 < len(given) <= MAX_ID else uuid.uuid4().hex
+        caller.set(Caller(name, headers))
 
         async def named(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name)]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode("latin-1"))]
             await send(message)
 
         try:
             if len(given) > MAX_ID:
                 error = APIError(400, f"X-Request-Id must have at most {MAX_ID} characters, got {len(given)}")
-                await error.response()(scope, receive, named)
+                await error.response(scope)(scope, receive, named)
             else:
                 await self.app(scope, receive, named)
         except Exception as error:  # what no handler is for: it is raised anew, with its traceback
             if status == CLIENT_CLOSED_REQUEST:
-                await failed(error).response()(scope, receive, named)
+                await failed(error).response(scope)(scope, receive, named)
             raise
         finally:
             if self.logs_access:
                 fields = {"seconds": round(time.perf_counter() - began, 6)}
-                _access.info(_LINE, *_named_in(scope), status, extra={"fields": fields})
+                where = get_client_addr(scope), scope["method"], get_path_with_query_string(scope)  # type: ignore[arg-type]
+                _access.info(_LINE, *where, scope["http_version"], status, extra={"fields": fields})
 
 
 _access = logging.getLogger("uvicorn.access")
 _LINE = '%s - "%s %s HTTP/%s" %d'
 """uvicorn's, which a configuration for its logs may take apart. It writes its own when an answer begins."""
-
-
-def _named_in(scope: Scope) -> tuple[str, str, str, str]:
-    client = "{}:{}".format(*scope["client"]) if scope["client"] else ""
-    query = f"?{scope['query_string'].decode('ascii', 'backslashreplace')}" if scope["query_string"] else ""
-    return client, scope["method"], quote(scope["path"]) + query, scope["http_version"]
 
 
 ASSETS = ("words.js", "markdown.js", "steps.js", "live.js", "chat.js", "chat.css", "grafana.json")
@@ -135,26 +96,52 @@ OPEN_PATHS = ("/", "/health", "/ping", *(f"/assets/{name}" for name in ASSETS))
 
 
 class AuthenticationMiddleware:
-    """The keys that a client may name. Each is compared in the same time, right or wrong."""
+    """Answers 400 to a request that names two keys, or a host that this server is not, and 401 to one without a key.
+    Each key is compared in the same time, right or wrong.
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    Args:
+        keys: that a client may name; empty: it need not.
+        hosts: names besides those of the loopback address; None lets every name in.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], hosts: Sequence[str] | None) -> None:
         self.app, self._hashes = app, [_digest(key) for key in keys]
+        self.hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._hashes and _own_path(scope) not in OPEN_PATHS:
-            key = bearer(scope)
-            # The digests have one length, and every key is compared: neither its length nor its place shows.
-            right = [hmac.compare_digest(_digest(key), known) for known in self._hashes]
-            if not any(right):
-                error = APIError(
-                    401,
-                    "the API key is missing or wrong: send 'Authorization: Bearer KEY'",
-                    code="invalid_api_key",
-                    headers={"WWW-Authenticate": "Bearer"},
+        problem = self._wrong_host(scope) or self._wrong_key(scope) if scope["type"] == "http" else None
+        await (self.app if problem is None else problem.response(scope))(scope, receive, send)
+
+    def _wrong_host(self, scope: Scope) -> APIError | None:
+        headers = Headers(scope=scope)
+        if len(headers.getlist("authorization")) > 1:
+            return APIError(400, "Authorization must be given once, got several: send the one that counts")
+        if self.hosts is None:
+            return None
+        for given in map(str.lower, headers.getlist("host")):
+            parts = _HOST.fullmatch(given)
+            if parts is None:
+                return APIError(400, f"Host must be a name or an address, with a port or without, got {given!r}")
+            host = parts["address"] or parts["name"]
+            if host not in self.hosts and not is_loopback(host):
+                return APIError(
+                    400, f"Host must be a name of this server, got {host!r}; serve with --allowed-host {host}, or a key"
                 )
-                await error.response()(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
+        return None
+
+    def _wrong_key(self, scope: Scope) -> APIError | None:
+        if not self._hashes or _own_path(scope) in OPEN_PATHS:
+            return None
+        key = bearer(scope)
+        # The digests have one length, and every key is compared: neither its length nor its place shows.
+        if any([hmac.compare_digest(_digest(key), known) for known in self._hashes]):  # noqa: C419  # not only the first
+            return None
+        return APIError(
+            401,
+            "the API key is missing or wrong: send 'Authorization: Bearer KEY'",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
 
 
 def _own_path(scope: Scope) -> str:
@@ -165,13 +152,11 @@ def _own_path(scope: Scope) -> str:
 
 def bearer(scope: Scope) -> str:
     """The key that a request names; empty where it names none."""
-    for name, value in scope["headers"]:
-        if name == b"x-api-key":  # as Anthropic's clients send it
-            return value.decode("latin-1").strip()
-        if name == b"authorization":
-            scheme, _, key = value.decode("latin-1").partition(" ")
-            return key.strip() if scheme.lower() == "bearer" else ""
-    return ""
+    headers = Headers(scope=scope)
+    if (key := headers.get("x-api-key")) is not None:  # as Anthropic's clients send it
+        return key.strip()
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def _digest(key: str) -> bytes:

@@ -5,7 +5,7 @@
 
 A stream ends with its last event, and with the [DONE] that all streams of this server have.
 
-vLLM: entrypoints/openai/responses/serving.py
+vLLM: entrypoints/openai/responses/serving.py, entrypoints/openai/responses/streaming_events.py
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +21,9 @@ from folovllm.outputs import RequestOutput
 from folovllm.serving.openai.background import at_once
 from folovllm.serving.openai.errors import APIError, naming
 from folovllm.serving.openai.formatting import encoded, usage
-from folovllm.serving.openai.growing import Event, ItemsServing
-from folovllm.serving.openai.protocol import ChatRequest
-from folovllm.serving.openai.response_items import OutputItems, make_id
+from folovllm.serving.openai.growing import Event, Growing, ItemsServing, Turn, make_id
 from folovllm.serving.openai.responses_protocol import ResponsesRequest, to_messages
 from folovllm.serving.openai.serving_chat import ChatServing
-from folovllm.serving.openai.serving_engine import ServeContext
 
 # How a chat request calls what is wrong, and how this one does.
 _NAMES = {
@@ -35,7 +33,7 @@ _NAMES = {
 MAX_STORED = 4096
 MAX_STORED_SIZE = 2**26
 """Of the answers and conversations that are kept, as JSON: 64 Mi. What was asked for longest ago gives way."""
-_BEGINS = ("created", "in_progress")
+_TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 Messages = list[dict[str, Any]]
 
@@ -82,56 +80,27 @@ class ResponseStore:
         del self._kept[key, response_id]
 
 
-@dataclass
-class Turn:
-    """A request that the engine will take. messages: the conversation so far, without instructions."""
+class OutputItems(Growing):
+    """Their events:
 
-    body: ResponsesRequest
-    chat: ChatRequest
-    work: ServeContext
-    messages: Messages
-    key: str
+    "I look."   message         added, part added, delta …, text done, part done, item done
+    a call      function_call   added, arguments' delta …, arguments done, item done
+    thoughts    reasoning       as a message
+    """
 
+    kinds = ("message", "reasoning", "function_call")
+    serving: ResponsesServing
+    status = "completed"
 
-class ResponsesServing(ItemsServing):
-    def __init__(self, chat: ChatServing) -> None:
-        super().__init__(chat)
-        self.store = ResponseStore()
-
-    async def work(self, body: ResponsesRequest, key: str) -> Turn:
-        """Raises APIError: what is wrong with the request, by the field's name."""
-        messages = body.messages()
-        if body.previous_response_id is not None:
-            before = self.store.get(key, body.previous_response_id, "previous_response_id")
-            messages = [*before.messages, *messages]
-        with naming(_NAMES):
-            chat = body.as_chat(messages)
-            return Turn(body, chat, await self.chat.work(chat, key), messages, key)
-
-    def begin(self, turn: Turn, output: RequestOutput) -> tuple[OutputItems, dict[str, Any], list[Event]]:
-        response = self._response(turn.body)
-        events = [{"type": f"response.{kind}", "response": response} for kind in _BEGINS]
-        return OutputItems(self.chat.reader(turn.chat, output)), response, events
-
-    def finish(
-        self, turn: Turn, items: OutputItems, answer: dict[str, Any], output: RequestOutput
-    ) -> tuple[dict[str, Any], list[Event]]:
-        events = list(items.end(status := _status(output)))
-        ended = self._ended(turn, answer, items, output)
-        return ended, [*events, {"type": f"response.{status}", "response": ended}]
-
-    def numbered(self, event: Event, number: int) -> Event:
-        return {**event, "sequence_number": number}
-
-    def _response(self, body: ResponsesRequest) -> dict[str, Any]:
-        """As it is before the first token."""
+    def begin(self, output: RequestOutput) -> list[Event]:
+        body: ResponsesRequest = self.turn.body
         given = body.model_dump(by_alias=True)
         fields = ("instructions", "max_output_tokens", "temperature", "top_p", "text", "metadata", "truncation")
-        return {
+        self.answer = {
             "id": make_id("resp"),
             "object": "response",
             "created_at": int(time.time()),
-            "model": self.serving.model_name,
+            "model": self.serving.serving.model_name,
             "status": "in_progress",
             "output": [],
             "error": None,
@@ -144,18 +113,21 @@ class ResponsesServing(ItemsServing):
             "store": body.store is not False,
             **{name: given[name] for name in fields},
         }
+        return [{"type": f"response.{kind}", "response": self.answer} for kind in ("created", "in_progress")]
 
-    def _ended(self, turn: Turn, response: dict[str, Any], items: OutputItems, output: RequestOutput) -> dict[str, Any]:
-        """The response as it is at the end, which is stored unless the request says no."""
-        status, used = _status(output), usage([output])
-        messages = to_messages(items.items)
+    def finish(self, output: RequestOutput) -> list[Event]:
+        """The response is stored unless the request says no."""
+        is_whole, used = output.outputs[0].finish_reason == "stop", usage([output])
+        self.status = "completed" if is_whole else "incomplete"
+        events, messages = list(self.end()), to_messages(self.items)
         thoughts = "".join(message.get("reasoning", "") for message in messages)
-        counted = len(self.serving.tokenizer.tokenize(thoughts)) if thoughts and self.serving.tokenizer else 0
-        ended = {
-            **response,
-            "status": status,
-            "incomplete_details": None if status == "completed" else {"reason": "max_output_tokens"},
-            "output": items.items,
+        tokenizer = self.serving.serving.tokenizer
+        counted = len(tokenizer.tokenize(thoughts)) if thoughts and tokenizer else 0
+        self.answer = {
+            **self.answer,
+            "status": self.status,
+            "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
+            "output": self.items,
             "usage": {
                 "input_tokens": used["prompt_tokens"],
                 "input_tokens_details": used["prompt_tokens_details"],
@@ -164,10 +136,64 @@ class ResponsesServing(ItemsServing):
                 "total_tokens": used["total_tokens"],
             },
         }
-        if turn.body.store is not False:
-            self.store.put(turn.key, response["id"], encoded(ended, at_once), [*turn.messages, *messages])
-        return ended
+        if self.turn.body.store is not False:
+            said = [*self.turn.messages, *messages]
+            self.serving.store.put(self.turn.key, self.answer["id"], encoded(self.answer, at_once), said)
+        return [*events, {"type": f"response.{self.status}", "response": self.answer}]
+
+    def _delta(self, text: str) -> Event:
+        return {**self._growing("delta"), "delta": text}
+
+    def _close(self, item: dict[str, Any], text: str) -> Iterator[Event]:
+        item["status"] = self.status
+        if item["type"] == "function_call":
+            item["arguments"] = text
+            yield {**self._growing("done"), "name": item["name"], "arguments": text}
+        else:
+            item["content"] = [_part(item["type"], text)]
+            yield {**self._growing("done"), "text": text}
+            yield {"type": "response.content_part.done", **self._where(), "part": item["content"][0]}
+        yield {"type": "response.output_item.done", "output_index": self._where()["output_index"], "item": item}
+
+    def _open(self, kind: str, name: str | None) -> Iterator[Event]:
+        item: dict[str, Any] = {"type": kind, "status": "in_progress"}
+        if kind == "function_call":
+            item |= {"id": make_id("fc"), "call_id": self.reader.make_id(), "name": name, "arguments": ""}
+        elif kind == "reasoning":
+            item |= {"id": make_id("rs"), "summary": [], "content": []}
+        else:
+            item |= {"id": make_id("msg"), "role": "assistant", "content": []}
+        self.items.append(item)
+        yield {"type": "response.output_item.added", "output_index": len(self.items) - 1, "item": {**item}}
+        if kind in _TEXTS:
+            yield {"type": "response.content_part.added", **self._where(), "part": _part(kind, "")}
+
+    def _growing(self, what: str) -> Event:
+        kind = self.items[-1]["type"]
+        name = _TEXTS.get(kind, "function_call_arguments")
+        return {"type": f"response.{name}.{what}", **self._where(), **({"logprobs": []} if kind == "message" else {})}
+
+    def _where(self) -> dict[str, Any]:
+        place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
+        return place if self.items[-1]["type"] == "function_call" else {**place, "content_index": 0}
 
 
-def _status(output: RequestOutput) -> str:
-    return "completed" if output.outputs[0].finish_reason == "stop" else "incomplete"
+class ResponsesServing(ItemsServing):
+    def __init__(self, chat: ChatServing) -> None:
+        super().__init__(chat, OutputItems, numbers=True)
+        self.store = ResponseStore()
+
+    async def work(self, body: ResponsesRequest, key: str) -> Turn:
+        """Raises APIError: what is wrong with the request, by the field's name."""
+        messages = body.messages()
+        if body.previous_response_id is not None:
+            before = self.store.get(key, body.previous_response_id, "previous_response_id")
+            messages = [*before.messages, *messages]
+        with naming(_NAMES):
+            chat = body.as_chat(messages)
+            return Turn(body, chat, await self.chat.work(chat, key), key, messages)
+
+
+def _part(kind: str, text: str) -> dict[str, Any]:
+    part = {"type": _TEXTS[kind], "text": text}
+    return {**part, "annotations": [], "logprobs": []} if kind == "message" else part

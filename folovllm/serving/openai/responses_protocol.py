@@ -20,14 +20,11 @@ from folovllm.serving.openai.protocol import ChatRequest, Content
 
 
 class Item(Body):
-    """A message. `id`, `status` and `phase`, which answers have, may come back with them, and say nothing."""
+    """A message."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
-    id: str | None = None
-    status: str | None = None
-    phase: str | None = None
 
 
 class FunctionCallItem(Body):
@@ -35,16 +32,12 @@ class FunctionCallItem(Body):
     call_id: str
     name: str
     arguments: str
-    id: str | None = None
-    status: str | None = None
 
 
 class FunctionCallOutput(Body):
     type: Literal["function_call_output"]
     call_id: str
     output: Content
-    id: str | None = None
-    status: str | None = None
 
 
 class ReasoningPart(Body):
@@ -56,8 +49,6 @@ class ReasoningItem(Body):
     type: Literal["reasoning"]
     summary: Listed[ReasoningPart] | None = None
     content: Listed[ReasoningPart] | None = None
-    id: str | None = None
-    status: str | None = None
 
 
 def _kind(item: Any) -> str:

@@ -6,6 +6,7 @@ vLLM: entrypoints/openai/completion/protocol.py (to_sampling_params)
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from folovllm.outputs import check_can_stream
@@ -14,12 +15,7 @@ from folovllm.serving.openai.bodies import check_json
 from folovllm.serving.openai.protocol import Sampling
 from folovllm.structured_outputs import StructuredOutputsParams
 
-_FIELDS = [
-    "n", "best_of", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop_str_in_output",
-    "skip_special_tokens", "bad_words", "allowed_token_ids", "logit_bias", "prompt_logprobs",
-    "use_beam_search", "length_penalty",
-]  # fmt: skip
+_FIELDS = {field.name for field in fields(SamplingParams)} & Sampling.model_fields.keys() - {"structured_outputs"}
 
 
 def to_sampling_params(body: Sampling, defaults: Mapping[str, Any], **more: Any) -> SamplingParams:

@@ -76,33 +76,24 @@ class OpenAIServing(ABC, Generic[B]):
         start = head(self.prefix, self.chunk_kind, self.serving.model_name, body.request_id)
         options, forced = body.stream_options, self.serving.options.enable_force_include_usage
         chunks, kept = Chunks(work.params.n, len(work.prompts)), dict[int, Any]()
+
+        def burst(output: RequestOutput, deltas: list[ChoiceDelta], total: Any, is_last: bool, check: Check) -> Burst:
+            counts = options is not None and options.continuous_usage_stats
+            counted = usage([output]) if counts else None
+            events = [
+                {**start, **chunk, "usage": counted}
+                for each in deltas
+                if (chunk := self.make_chunk(body, output, each, kept, check)) is not None
+            ]
+            if total is not None:
+                events.append({**start, "choices": [], "usage": total})
+            return Burst.of(events, is_last, check)
+
         async with aclosing(self.serving.outputs(work)) as outputs:
             async for place, output in outputs:
                 deltas = list(chunks.deltas(place, output))
                 asks = chunks.are_over() and (forced or (options is not None and options.include_usage))
                 total = usage(chunks.newest.values(), drop_tokens=work.drop_tokens) if asks else None
                 if deltas or total is not None:
-                    make = partial(self._burst, body, output, deltas, start, kept, total, chunks.are_over())
+                    make = partial(burst, output, deltas, total, chunks.are_over())
                     yield await made(make, self.serving.background, size(deltas, output if body.echo else None))
-
-    def _burst(
-        self,
-        body: B,
-        output: RequestOutput,
-        deltas: list[ChoiceDelta],
-        start: dict[str, Any],
-        kept: dict[int, Any],
-        total: dict[str, Any] | None,
-        is_last: bool,
-        check: Check,
-    ) -> Burst:
-        counts = body.stream_options is not None and body.stream_options.continuous_usage_stats
-        counted = usage([output]) if counts else None
-        events = [
-            {**start, **chunk, "usage": counted}
-            for each in deltas
-            if (chunk := self.make_chunk(body, output, each, kept, check)) is not None
-        ]
-        if total is not None:
-            events.append({**start, "choices": [], "usage": total})
-        return Burst.of(events, is_last, check)

@@ -124,20 +124,16 @@ class CompletionServing(OpenAIServing[CompletionRequest]):
         logprobs = None
         if body.logprobs is not None:
             logprobs = self._logprobs(token_ids, rows, body, check) | {"text_offset": offsets}
-        made: dict[str, Any] = {
+        return {
             "index": index,
             "text": text,
             "logprobs": logprobs,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
             "prompt_logprobs": None if body.prompt_logprobs is None else prompt_rows(output, check),
-            "token_ids": None,
-            "prompt_token_ids": None,
+            "token_ids": token_ids if body.return_token_ids else None,
+            "prompt_token_ids": output.prompt_token_ids if body.return_token_ids and begins else None,
         }
-        if body.return_token_ids:
-            made["token_ids"] = token_ids
-            made["prompt_token_ids"] = output.prompt_token_ids if begins else None
-        return made
 
     def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
@@ -28,12 +29,12 @@ from folovllm.outputs import RequestOutput
 from folovllm.sample.structured.grammars import GrammarError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
-from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check, within
-from folovllm.serving.openai.ended import EndedRequest, Observer, RequestLog
+from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check
+from folovllm.serving.openai.ended import EndedRequest, Observer, log_request
 from folovllm.serving.openai.errors import APIError, failed, refused
 from folovllm.serving.openai.gate import Gate, shutting_down
 from folovllm.serving.openai.longest_token import characters_a_token
-from folovllm.serving.openai.metrics import Metrics
+from folovllm.serving.openai.metrics import Metrics, ObservedRequest
 from folovllm.serving.openai.middleware import salt_for
 from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
@@ -68,7 +69,7 @@ class ServingEngine:
         self.metrics = Metrics(llm, self.model_name, self.gate, options.metrics_prefix)
         self.observers = list[Observer]()
         if options.enable_log_requests:
-            self.observers.append(RequestLog(options.max_log_len))
+            self.observers.append(partial(log_request, options.max_log_len))
         self.spans = None
         if options.otlp_traces_endpoint is not None:
             from folovllm.serving.openai.spans import Spans  # the extra `otel`
@@ -103,12 +104,18 @@ class ServingEngine:
         """Run `make` beside the event loop, unless it takes less time than to wake another thread; its ValueError is
         the client's. It ends early when the client leaves, when it takes too long, or when the server shuts down.
         Raises APIError."""
-        in_time = within(PREPARE_SECONDS, self.clock)
+        began: float | None = None
 
         def check() -> None:
+            nonlocal began
             if self.gate.draining:
                 raise shutting_down()
-            in_time()
+            began = self.clock() if began is None else began
+            if self.clock() - began > PREPARE_SECONDS:
+                raise ValueError(
+                    f"the request must be prepared within {PREPARE_SECONDS:g} s (tokens, chat template, form), and was "
+                    "not: ask for less at once"
+                )
 
         try:
             return make(check) if is_quick else await self.background.run(make, check)
@@ -226,11 +233,8 @@ class ServingEngine:
             APIError: the queue is full, the server shuts down, or the engine could not finish.
         """
         with self.gate.admit(len(work.prompts)):
-            observed = self.metrics.observe(work.params, len(work.prompts))
-            if len(work.prompts) == 1:
-                streams = self._one(work, 0)
-            else:
-                streams = self._several(work)
+            observed = ObservedRequest(self.metrics, work.params, len(work.prompts))
+            streams = self._one(work, 0) if len(work.prompts) == 1 else self._several(work)
             arrival, cut_off, newest = time.time(), "abort", dict[int, RequestOutput]()
             try:
                 async with aclosing(streams) as each:

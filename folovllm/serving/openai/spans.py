@@ -16,7 +16,7 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHTTP
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -35,38 +35,31 @@ def check_protocol() -> str:
     return protocol
 
 
-def exporter_for(endpoint: str) -> SpanExporter:
-    if check_protocol() == "grpc":
-        return OverGRPC(endpoint=endpoint, insecure=not endpoint.startswith("https:"))
-    return OverHTTP(endpoint=endpoint)
-
-
 class Spans:
     """Raises: as check_protocol."""
 
     def __init__(self, endpoint: str, model_name: str) -> None:
         os.environ.setdefault("OTEL_SERVICE_NAME", "folovllm")
         self._provider, self._model_name = TracerProvider(resource=Resource.create()), model_name
-        self._provider.add_span_processor(BatchSpanProcessor(exporter_for(endpoint)))
+        is_grpc, is_safe = check_protocol() == "grpc", endpoint.startswith("https:")
+        exporter = OverGRPC(endpoint=endpoint, insecure=not is_safe) if is_grpc else OverHTTP(endpoint=endpoint)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("folovllm")
 
     def __call__(self, ended: EndedRequest) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in caller.get().headers}
         span = self._tracer.start_span(
             "llm_request",
-            context=TraceContextTextMapPropagator().extract(headers),
+            context=TraceContextTextMapPropagator().extract(caller.get().headers),
             kind=SpanKind.SERVER,
             start_time=int(ended.arrival_time * 1e9),
             attributes=self._attributes(ended),
         )
-        times = None if ended.output is None else ended.output.metrics
         if ended.output is None or not ended.output.finished:
             span.set_status(StatusCode.ERROR, ended.cut_off)
-        span.end(int(((times and times.finished_time) or time.time()) * 1e9))
+        span.end(int(((ended.times and ended.times.finished_time) or time.time()) * 1e9))
 
     def _attributes(self, ended: EndedRequest) -> dict[str, Any]:
-        params, times = ended.params, None if ended.output is None else ended.output.metrics
-        spent = phases(times)
+        params, times, spent = ended.params, ended.times, phases(ended.times)
         found = {
             "request.id": caller.get().request_id,
             "request.n": params.n,

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from folovllm.serving.openai.background import Background, Check, at_once
-from folovllm.serving.openai.errors import CLIENT_CLOSED_REQUEST, APIError, failed
+from folovllm.serving.openai.errors import CLIENT_CLOSED_REQUEST, APIError, failed, is_anthropic
 from folovllm.serving.openai.formatting import encoded
 
 _T = TypeVar("_T")
@@ -64,7 +64,10 @@ class Burst:
 
     @classmethod
     def of(cls, events: list[dict[str, Any]], is_last: bool = False, check: Check = at_once) -> Burst:
-        return cls(b"".join(b"data: %b\n\n" % encoded(event, check) for event in events), is_last)
+        """An event that has a type is called so."""
+        names = (b"event: %b\n" % event["type"].encode() if "type" in event else b"" for event in events)
+        data = (encoded(event, check) for event in events)
+        return cls(b"".join(b"%bdata: %b\n\n" % each for each in zip(names, data, strict=True)), is_last)
 
 
 async def made(make: Callable[[Check], _T], background: Background, size: int) -> _T:
@@ -74,14 +77,13 @@ async def made(make: Callable[[Check], _T], background: Background, size: int) -
 
 
 class EventStream(Response):
-    """`bursts` as server-sent events, and [DONE] at the end.
+    """`bursts` as server-sent events, and [DONE] at the end, except for Anthropic's clients.
 
     Nothing is sent before the first of them, so that a request which is refused gets its status. An error
     after that comes as an event.
     """
 
     media_type = "text/event-stream"
-    end = b"data: [DONE]\n\n"
 
     def __init__(self, bursts: AsyncGenerator[Burst, None]) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -96,25 +98,20 @@ class EventStream(Response):
             try:
                 burst = await anext(bursts, _END)
             except APIError as error:
-                await error.response()(scope, receive, send)
+                await error.response(scope)(scope, receive, send)
                 return
             headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
                 while not burst.is_last:
-                    await send(self._message(burst))
+                    await send({"type": "http.response.body", "body": burst.data, "more_body": True})
                     burst = await anext(bursts, _END)
-            except APIError as error:
-                burst = Burst.of([error.body()], is_last=True)
             except OSError:
                 return  # the socket is closed
             except Exception as error:
-                burst = Burst.of([failed(error).body()], is_last=True)
-            await send(self._message(burst))
-
-    def _message(self, burst: Burst) -> dict[str, Any]:
-        end = self.end if burst.is_last else b""
-        return {"type": "http.response.body", "body": burst.data + end, "more_body": not burst.is_last}
+                burst = Burst.of([failed(error).body(scope)], is_last=True)
+            end = b"" if is_anthropic(scope) else b"data: [DONE]\n\n"
+            await send({"type": "http.response.body", "body": burst.data + end, "more_body": False})
 
 
 _END = Burst(b"", is_last=True)

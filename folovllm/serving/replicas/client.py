@@ -53,11 +53,8 @@ class Fleet(Protocol):
 
     def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[EngineCoreOutputs, None]: ...
 
-    async def abort(self, name: str, key: int, request_id: str, index: int) -> None: ...
-
-    async def snapshot(self, name: str) -> EngineSnapshot: ...
-
-    async def reset_prefix_cache(self, name: str) -> None: ...
+    async def call(self, name: str, method: str, *arguments: Any) -> Any:
+        """Another method of that EngineReplica."""
 
     def close(self) -> None: ...
 
@@ -101,7 +98,7 @@ class ReplicatedLLM(EngineClient):
 
     async def reset_prefix_caches(self) -> None:
         """Of those that are up; a new one has nothing to forget."""
-        await asyncio.gather(*(self.fleet.reset_prefix_cache(name) for name in self.router.replicas))
+        await asyncio.gather(*(self.fleet.call(name, "reset_prefix_cache") for name in self.router.replicas))
 
     async def shutdown(self) -> None:
         """Lets go of the replicas."""
@@ -135,7 +132,7 @@ class ReplicatedLLM(EngineClient):
             if len(arguments) == 2:
                 task.cancel()
             else:  # one sequence of several
-                ending = asyncio.get_running_loop().create_task(self.fleet.abort(name, *arguments))
+                ending = asyncio.get_running_loop().create_task(self.fleet.call(name, "abort", *arguments))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
 
@@ -160,7 +157,8 @@ class ReplicatedLLM(EngineClient):
         # Not asyncio.wait_for: Python 3.11's loses a cancellation that comes together with the result, and then the
         # watch goes on for ever (python/cpython#86296).
         async with asyncio.timeout(seconds):
-            return await self.fleet.snapshot(name)
+            found: EngineSnapshot = await self.fleet.call(name, "snapshot")
+            return found
 
     def _down(self, name: str) -> None:
         if name in self.router.replicas:

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import folovllm
-from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, ReadyResponse
-from folovllm.engine.snapshots import EngineSnapshot
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.options import ReplicaOptions
 from folovllm.serving.replicas.replica import EngineReplica
@@ -56,10 +55,6 @@ class RayFleet:
     def names(self) -> tuple[str, ...]:
         return tuple(self._handles)
 
-    async def facts(self, name: str) -> ReadyResponse:
-        found: ReadyResponse = await self._handles[name].facts.remote()
-        return found
-
     async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[EngineCoreOutputs, None]:
         from ray.exceptions import RayActorError, RayTaskError
 
@@ -77,15 +72,8 @@ class RayFleet:
             if not is_over:
                 stream.cancel()
 
-    async def abort(self, name: str, key: int, request_id: str, index: int) -> None:
-        await self._handles[name].abort.remote(key, request_id, index)
-
-    async def reset_prefix_cache(self, name: str) -> None:
-        await self._handles[name].reset_prefix_cache.remote()
-
-    async def snapshot(self, name: str) -> EngineSnapshot:
-        found: EngineSnapshot = await self._handles[name].snapshot.remote()
-        return found
+    async def call(self, name: str, method: str, *arguments: Any) -> Any:
+        return await getattr(self._handles[name], method).remote(*arguments)
 
     def close(self) -> None:
         """End our replicas; and Ray, where it was started for them."""

@@ -23,7 +23,7 @@ def make_replicas(model: str, engine_options: dict[str, Any], options: ReplicaOp
     """Start them, and wait until all have loaded the model. Raises: as RayFleet."""
     fleet = RayFleet(model, engine_options, options)
     try:
-        return ReplicatedLLM(fleet, options.make_router(), asyncio.run(fleet.facts(fleet.names[0])))
+        return ReplicatedLLM(fleet, options.make_router(), asyncio.run(fleet.call(fleet.names[0], "facts")))
     except BaseException:
         fleet.close()
         raise
