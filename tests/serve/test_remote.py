@@ -146,7 +146,7 @@ def test_another_server_s_thoughts_go_beside_the_answer(
             "--url must be of a server that answers to the end, got 'http://127.0.0.1:1/v1'; [Errno",
         ),
         ("--url x --max-num-seqs 3", "--max-num-seqs must not be given with --url: the engine is the server's"),
-        ("--url x --trace y", "--trace must not be given with --url"),
+        ("--url x --trace /dev/null", "--trace must not be given with --url"),
         ("-q Hello", "--quick must be given with --url: `folovllm generate --chat TEXT` asks once"),
         ("--model-name x", "--model-name must be given with --url: add --url"),
     ],
