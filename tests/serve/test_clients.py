@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="the clients are not
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["instructor", "pydantic_ai", "pydantic_ai_messages", "litellm", "litellm_messages", "llama_index", "smolagents"],
+    ["instructor", "pydantic_ai", "litellm", "litellm_messages", "llama_index", "smolagents"],
 )
 def test_a_client_gets_what_it_asks_for(server: Running, name: str) -> None:
     env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # or it asks the network for prices first

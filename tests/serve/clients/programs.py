@@ -4,7 +4,6 @@ They run in an environment of their own (`make clients`): two of them need an ol
 No `from __future__ import annotations`: llama-index reads a tool's annotations where it cannot look names up.
 """
 
-import asyncio
 import sys
 from typing import Literal
 
@@ -62,36 +61,6 @@ def pydantic_ai(url: str) -> None:
     again = agent.run_sync("Another?", message_history=first.all_messages(), model_settings={"temperature": 0})
     assert isinstance(again.output, Pet)
     assert len(again.all_messages()) > len(first.all_messages()) > 2
-
-
-def pydantic_ai_messages(url: str) -> None:
-    """Over /v1/messages: an agent whose answers are calls, with their results in the next request; and a stream."""
-    from anthropic import AsyncAnthropic
-    from pydantic_ai import Agent, ToolOutput
-    from pydantic_ai.models.anthropic import AnthropicModel
-    from pydantic_ai.providers.anthropic import AnthropicProvider
-
-    client = AsyncAnthropic(base_url=url.removesuffix("/v1"), api_key="none", max_retries=0)
-    provider = AnthropicProvider(anthropic_client=client)
-    settings = {"max_tokens": 99, "parallel_tool_calls": False}
-    agent = Agent(
-        AnthropicModel("embedded", provider=provider, settings=settings),
-        output_type=ToolOutput(Pet),
-        instructions="Be brief.",
-        retries=0,
-    )
-    first = agent.run_sync("A pet?")
-    assert isinstance(first.output, Pet), first
-    again = agent.run_sync("Another?", message_history=first.all_messages())
-    assert isinstance(again.output, Pet)
-    text = Agent(AnthropicModel("embedded", provider=provider, settings=settings))
-    assert text.run_sync("What is a kernel?").usage.output_tokens > 0
-
-    async def stream() -> str:
-        async with text.run_stream("What is a kernel?") as result:
-            return "".join([piece async for piece in result.stream_text(delta=True)])
-
-    assert asyncio.run(stream())
 
 
 def litellm_messages(url: str) -> None:
