@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from folovllm import CacheConfig, LLMEngine, ModelConfig, SamplingParams, SchedulerConfig
 from folovllm.attention.backend import Attention
+from folovllm.errors import LogitsNotFiniteError
 from folovllm.utils.cpu_kernels import unavailable_reason
 from tests.helpers import hf_greedy, make_hf_folder
 
@@ -53,7 +56,8 @@ def test_tokens_behind_a_window_are_hugging_faces(folder, model):
 def test_without_the_window_they_are_others(folder, monkeypatch):
     init = Attention.__init__
     monkeypatch.setattr(Attention, "__init__", lambda *args, extras=None: init(*args))
-    assert tokens(folder) != oracle_tokens(folder)
+    with suppress(LogitsNotFiniteError):  # blocks behind the window were given back: what is read there may be anything
+        assert tokens(folder) != oracle_tokens(folder)
 
 
 def test_a_window_that_never_cuts_leaves_the_layers_in_one_call(folder):
