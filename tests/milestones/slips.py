@@ -85,7 +85,7 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
     "m3/who-gives-way": [("running[-1:]", "running[:1]", set())],
     "m3/paged-attention": [(".tril(seq_len - num_queries)", ".tril()", {"upper-left-corner"})],
     "m4/online-softmax": [
-        ("acc * rescale[:, None]", "acc", {"forgets-to-rescale"}),
+        ("acc * rescale[:, None]", "acc", {"repairs-the-sum-only"}),
         ("[None, :] <= last_seen", "[None, :] < last_seen", {"misses-its-last-key"}),
     ],
     "m4/merge-splits": [
