@@ -13,8 +13,8 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
     "m0/fork": [
         ("list(self.block_ids)", "self.block_ids", {"shares-the-blocks"}),
         ("list(self.data.output_token_ids)", "self.data.output_token_ids", {"shares-the-tokens"}),
-        ("cumulative_logprob=self.cumulative_logprob", "cumulative_logprob=0.0", set()),
-        ("status=self.status", "status=SequenceStatus.WAITING", {"starts-from-scratch"}),
+        ("seq_id=new_seq_id", "seq_id=new_seq_id, cumulative_logprob=0.0", set()),
+        ("seq_id=new_seq_id", "seq_id=new_seq_id, status=SequenceStatus.WAITING", {"starts-from-scratch"}),
     ],
     "m1/rms-norm": [
         ("x + residual", "x - residual", set()),
@@ -82,7 +82,7 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
         ("self.num_free -= count", "pass", {"forgets-to-count"}),
     ],
     "m3/copy-on-write": [("self.pool.free_blocks([shared])", "pass", {"keeps-its-reference"})],
-    "m3/who-gives-way": [("running[-1:]", "running[:1]", set())],
+    "m3/who-gives-way": [("running[-1:]", "running[:1]", {"the-first-gives-way"})],
     "m3/paged-attention": [(".tril(seq_len - num_queries)", ".tril()", {"upper-left-corner"})],
     "m4/online-softmax": [
         ("acc * rescale[:, None]", "acc", {"repairs-the-sum-only"}),
@@ -117,12 +117,16 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
     ],
     "m7/grouped-product": [
         ("self.zero * grouped.sum(2)[:, None]", "self.zero", {"one-zero-for-the-group"}),
-        ("        grouped = x.float()", "        return x.float() @ self.dequantize().T\n        grouped = x", set()),
+        (
+            "        grouped = x.float()",
+            "        return x.float() @ self.dequantize().T\n        grouped = x",
+            {"makes-the-weight"},
+        ),
     ],
     "m8/prompt-lookup": [("ends[-1] : ends[-1] + count", "ends[0] : ends[0] + count", {"the-earliest"})],
     "m8/verify": [
         ("if token_id is None:\n                continue\n", "", {"keeps-none"}),
-        ("if token_id is None", "if not token_id", set()),
+        ("if token_id is None", "if not token_id", {"zero-is-nothing"}),
     ],
     "m8/rejection-sampling": [
         ("Candidates(residual), rest", "Candidates(target), rest", {"draws-from-the-target"}),

@@ -52,6 +52,10 @@ class RequestStatus(Enum):
     FINISHED_LENGTH_CAPPED = auto()
     FINISHED_ABORTED = auto()
 
+    @staticmethod
+    def is_finished(status: RequestStatus) -> bool:
+        return status.name.startswith("FINISHED")
+
 
 _S = SequenceStatus
 FINISHED = frozenset({_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED})
