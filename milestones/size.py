@@ -58,7 +58,7 @@ NOT_YET = {
     "around": Size(lines=12_120),
     "root": Size(lines=37_052),
     "milestones": Size(lines=43_203),
-    "tests": Size(lines=60_176),
+    "tests": Size(lines=60_144),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 
