@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> Report:
     threads = torch.get_num_threads()
     counts = sorted({1, threads})
     ours = [Way("folovllm", 1, n) for n in counts]
-    ours += [Way("folovllm", 2, threads, sums) for sums in ("shared memory", "gloo")]
+    ours += [Way("folovllm", 2, max(2, threads), sums) for sums in ("shared memory", "gloo")]
     with source(args) as model, progress_bar(len(ours) + 1 + len(args.batch_sizes)) as tick:
         engines: dict[Way, Any] = {}
         for way in ours:
