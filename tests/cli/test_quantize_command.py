@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import sys
 
 import pytest
 import torch
@@ -223,7 +224,8 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path):
         assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / PART]
 
 
-def test_a_full_disk_is_one_line(tmp_path, source, capsys):
+def test_a_full_disk_is_one_line(tmp_path, source, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of which half would be left for every later process
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # as a disk with so much room
     try:
