@@ -25,7 +25,7 @@ from folovllm.utils.checks import check_float, check_int, check_str, check_token
 class SequenceStatus(Enum):
     WAITING = auto()  # has no KV cache: not yet admitted, or preempted and to be recomputed
     RUNNING = auto()  # gets tokens scheduled
-    SWAPPED = auto()  # its KV cache is in CPU memory; M0 has the name because users see it, M3 brings the state
+    SWAPPED = auto()  # its KV cache is in CPU memory
     FINISHED_STOPPED = auto()
     FINISHED_LENGTH_CAPPED = auto()
     FINISHED_ABORTED = auto()
@@ -71,8 +71,7 @@ TRANSITIONS: dict[SequenceStatus, frozenset[SequenceStatus]] = {
     # Back to WAITING is preemption by recompute, to SWAPPED preemption by swap.
     _S.RUNNING: frozenset({_S.WAITING, _S.SWAPPED}) | FINISHED,
     _S.SWAPPED: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED}),
-    # The one way out of a finished state: of best_of sequences only the best n are returned, and which those
-    # are is known when the last of them has ended.
+    # The one way out of an end: which of best_of sequences are the best n is known when the last has ended.
     _S.FINISHED_STOPPED: frozenset({_S.FINISHED_IGNORED}),
     _S.FINISHED_LENGTH_CAPPED: frozenset({_S.FINISHED_IGNORED}),
     _S.FINISHED_ABORTED: frozenset(),
@@ -170,9 +169,8 @@ class Sequence:
     def fork(self, new_seq_id: str) -> Sequence:
         """A child with the same tokens and state so far, which then continues by itself.
 
-        Tokens and block ids are copied: a token that one of the two adds must not appear in the other. Only the
-        ids of the blocks are copied, so the blocks themselves can be shared. The logprobs of past positions are
-        never edited, so the child gets its own list of the same entries.
+        Tokens and the ids of blocks are copied: what one of the two adds must not appear in the other, and the blocks
+        themselves are shared. The logprobs of past positions are never edited: the child has a list of the same.
         """
         return replace(
             self,
