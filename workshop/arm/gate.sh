@@ -18,14 +18,14 @@ skip() {
 }
 
 fetch() { # the cross compiler and the emulator, without installing them
-    command -v apt-get dpkg > "$work/log" && [ "$(uname -m)" = x86_64 ] || return 1
+    type apt-get dpkg > "$work/log" 2>&1 && [ "$(uname -m)" = x86_64 ] || return 1
     mkdir -p "$work/debs/partial"
     apt-get install --yes --download-only --no-install-recommends -o Debug::NoLocking=1 \
         -o Dir::Cache::archives="$work/debs" g++-aarch64-linux-gnu qemu-user-static > "$work/log" 2>&1 || return 1
     for package in "$work"/debs/*.deb; do dpkg --extract "$package" "$root"; done
 }
 
-if command -v aarch64-linux-gnu-g++ qemu-aarch64-static > /dev/null; then
+if type aarch64-linux-gnu-g++ qemu-aarch64-static > /dev/null 2>&1; then # both, where command -v asks for any
     root=
 elif [ ! -x "$root/usr/bin/qemu-aarch64-static" ]; then
     fetch || skip "g++-aarch64-linux-gnu and qemu-user-static cannot be had (apt-get install them)"

@@ -16,7 +16,7 @@ skip() {
     exit 0
 }
 
-if command -v aarch64-linux-gnu-g++ qemu-aarch64-static > /dev/null; then
+if type aarch64-linux-gnu-g++ qemu-aarch64-static > /dev/null 2>&1; then # both, where command -v asks for any
     cross=
 elif [ ! -x "$cross/usr/bin/qemu-aarch64-static" ]; then
     skip "the cross compiler and qemu cannot be had (make arm says why)"
