@@ -121,7 +121,8 @@ arm-python: $(VENV)/.installed-test arm
 
 # As on a Mac a process may have 256 files open, and what is temporary has a long name, behind a link.
 macos: $(VENV)/.installed-test
-	@home=$$(mktemp -d) && trap "rm -rf $$home" EXIT && cd $$home && mkdir -p private/var/folders/zz/zyxvpxvq6csfxvn_n/T && \
+	@[ "$$(uname)" != Darwin ] || { echo "make macos stands in for a Mac on Linux: here, make test does more."; exit 0; }; \
+		home=$$(mktemp -d) && trap "rm -rf $$home" EXIT && cd $$home && mkdir -p private/var/folders/zz/zyxvpxvq6csfxvn_n/T && \
 		ln -s private/var var && cd "$(CURDIR)" && ulimit -n 256 && PYTHONPATH="$(CURDIR)/tests/macos" \
 		TMPDIR=$$home/var/folders/zz/zyxvpxvq6csfxvn_n/T $(PYTEST) -m $(QUICK) $(DRAW) $(addprefix tests/,clients m9 cli m4)
 
