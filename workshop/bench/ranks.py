@@ -19,9 +19,10 @@ import torch
 from folovllm.bench.options import add_batch_sizes, add_common, add_model, add_number, source
 from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.runs import make_engine
-from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, vocab_size
+from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
+from folovllm.config import ModelConfig
 from folovllm.engine import ranks as starting
-from folovllm.model_loader.model_files import resolve_model_path
+from folovllm.model_loader import ModelLoader
 from workshop.bench.decode import BLOCK_SIZE, WARM_UP_STEPS, DecodingBatch
 
 COLUMNS = ["engine", "ranks", "threads", "sums", "requests", "step_ms", "ratio"]
@@ -92,7 +93,8 @@ def run(args: argparse.Namespace) -> Report:
             with patch.object(starting, "unavailable_reason", lambda reason=reason: reason):
                 engines[way] = make_engine(model, args.dtype, "cpu", tensor_parallel_size=way.ranks, **sizes)
         tick("loading: transformers")
-        engines |= dict.fromkeys([Way("transformers", 1, n) for n in counts], _transformers(model, args.dtype))
+        theirs = ModelLoader(ModelConfig(model.path, dtype=args.dtype, load_format=model.load_format)).load("cpu")
+        engines |= dict.fromkeys([Way("transformers", 1, n) for n in counts], theirs)
         vocab = vocab_size(model)
         for requests in args.batch_sizes:
             tick(f"{requests} requests")
@@ -100,16 +102,6 @@ def run(args: argparse.Namespace) -> Report:
     each = f"The fastest tenth of {args.steps} steps, the median of {args.rounds} rounds"
     notes = [f"{each}; all sequences decode, greedy. ratio: the time of one rank with all threads over this one's."]
     return Report.of(args, f"Decode steps with threads and with ranks, {model.label}", COLUMNS, lines, notes)
-
-
-def _transformers(model: BenchModel, dtype: str) -> Any:
-    """transformers' own model, with the checkpoint's weights or with random ones."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    path, kind = resolve_model_path(model.path, weights=model.load_format == "auto"), getattr(torch, dtype)
-    if model.load_format == "auto":
-        return AutoModelForCausalLM.from_pretrained(path, dtype=kind).eval()
-    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=kind).eval()
 
 
 def _measure(engines: dict[Way, Any], requests: int, vocab: int, args: argparse.Namespace) -> list[Line]:
