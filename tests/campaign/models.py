@@ -102,16 +102,18 @@ class Model:
         """Note the logits after every beginning of a text: in one forward each position sees only what is before it."""
         if tuple(token_ids) not in self._rows:
             self._margins.clear()
-            rounding = _Rounding(self._exact, self._shares)
-            with rounding if self._rounds_inputs else nullcontext():
+            rounding = _Rounding(self._exact, self._shares) if self._rounds_inputs else None
+            with rounding or nullcontext():
                 rows = self._exact(torch.tensor([token_ids]), **self._cache()).logits[0].numpy()
-            margin = torch.stack(self._margins).amin(0).cummin(0).values.tolist() if self._margins else []
+            distances = [each.expand(len(token_ids)) for each in rounding.distances] if rounding else []
+            margin, distance = _least_so_far(self._margins), _least_so_far(distances)
             for length in range(1, len(token_ids) + 1):
                 beginning = tuple(token_ids[:length])
                 self._rows.setdefault(beginning, rows[length - 1])
                 if margin:
                     self._margin_after.setdefault(beginning, margin[length - 1])
-                self._distance_after.setdefault(beginning, rounding.distance)
+                if distance:
+                    self._distance_after.setdefault(beginning, distance[length - 1])
 
     def _note_margin(self, _module: Any, _inputs: Any, outputs: tuple[torch.Tensor, ...]) -> None:
         best = outputs[0].topk(outputs[-1].shape[-1] + 1).values
@@ -122,7 +124,7 @@ class Model:
         halfway between two of its 8 bits' codes: float32 may have chosen the other one, and computed another model."""
         self.after(token_ids)
         key = tuple(token_ids)
-        return self._margin_after.get(key, math.inf) < tie or self._distance_after[key] < HALFWAY
+        return self._margin_after.get(key, math.inf) < tie or self._distance_after.get(key, math.inf) < HALFWAY
 
     @property
     def _rounds_inputs(self) -> bool:
@@ -194,20 +196,28 @@ class _Rounding(TorchFunctionMode):
     def __init__(self, model: Any, shares: dict[str, list[int]]) -> None:
         super().__init__()
         self.shares = {model.get_parameter(name).untyped_storage().data_ptr(): shares[name] for name in shares}
-        self.distance = math.inf
-        """Of all numbers the smallest one to the middle between two codes, in steps of its scale."""
+        self.distances: list[torch.Tensor] = []
+        """Of each product, see _to_the_middle."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.linear and (shares := self.shares.get(args[1].untyped_storage().data_ptr())):
             parts = args[0].split(shares, -1)
-            self.distance = min(self.distance, *(_to_the_middle(each) for each in parts))
+            self.distances += [_to_the_middle(each) for each in parts if each.numel()]
             args = (torch.cat([rounded(each) for each in parts], -1), *args[1:])
         return func(*args, **(kwargs or {}))
 
 
-def _to_the_middle(x: torch.Tensor) -> float:
+def _to_the_middle(x: torch.Tensor) -> torch.Tensor:
+    """The smallest distance of a number to the middle between two codes, in steps of its scale: at each position of x
+    [1, num_tokens, in]; for all positions together, where the rows of x [rows, in] are an expert's."""
     codes = x / (x.abs().amax(-1, keepdim=True) / 127)
-    return float((codes - codes.floor() - 0.5).abs().nan_to_num(1.0).amin()) if x.numel() else math.inf
+    distances = (codes - codes.floor() - 0.5).abs().nan_to_num(1.0).amin(-1)
+    return distances[0] if x.dim() == 3 else distances.amin()
+
+
+def _least_so_far(noted: list[torch.Tensor]) -> list[float]:
+    """By position, of what was noted there or before; []: nothing was."""
+    return torch.stack(noted).amin(0).cummin(0).values.tolist() if noted else []
 
 
 class Models:
