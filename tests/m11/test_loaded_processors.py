@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def asks(token_id: Any) -> SamplingParams:
 
 
 @pytest.fixture
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A class in a module of the user's."""
     (tmp_path / "my_processors.py").write_text(
         "from folovllm.sample.logits_processors import LogitsProcessor\n"
