@@ -90,9 +90,11 @@ def test_no_size_is_believed_before_it_is_compared_with_the_file(whole: Path, tm
     ):
         path = changed(whole, tmp_path, (before, after))
         tracemalloc.start()
-        text = refusal(path)
-        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
-        tracemalloc.stop()
+        try:
+            text = refusal(path)
+            assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+        finally:
+            tracemalloc.stop()
         assert what in text
 
 
