@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch
 gguf = pytest.importorskip("gguf")
 
 from folovllm import LLM, ModelLoadError, SamplingParams  # noqa: E402
+from folovllm.layers.linear import LinearMethod  # noqa: E402
 from folovllm.layers.quantization.cuda import TritonCodesLinear, gpu_method  # noqa: E402
 from folovllm.layers.quantization.gguf_blocks import read_blocks  # noqa: E402
-from folovllm.layers.quantization.linear import QuantizedLinear  # noqa: E402
+from folovllm.layers.quantization.linear import DequantizedLinear  # noqa: E402
 from folovllm.model_loader.gguf import BLOCKS  # noqa: E402
 from folovllm.model_loader.quant_scheme import QuantScheme  # noqa: E402
 from tests.helpers import hf_greedy, make_hf_model  # noqa: E402
@@ -139,8 +141,11 @@ def test_a_gpu_keeps_codes_where_nothing_is_added_to_them(kind: str) -> None:
     """Its kernel's zeros are whole numbers, which a minimum is not: such weights are widened there."""
     block = BLOCKS[kind]
     scheme = QuantScheme("gguf", block.bits, block.group_size, block.symmetric, blocks=(kind,))
-    method = gpu_method(scheme, "q_proj", invariant=False)
-    assert type(method) is (TritonCodesLinear if block.symmetric else QuantizedLinear)
+    plain = LinearMethod()
+    method = gpu_method(scheme, "q_proj", invariant=True, plain=plain)
+    assert type(method) is (TritonCodesLinear if block.symmetric else DequantizedLinear)
+    assert getattr(method, "plain", plain) is plain
+    assert type(gpu_method(replace(scheme, format="plain"), "q_proj", invariant=True)) is type(method)
 
 
 def test_made_up_weights_have_the_files_shapes_and_bits(tmp_path: Path) -> None:

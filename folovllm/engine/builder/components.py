@@ -124,7 +124,8 @@ def select_ops(
 
         experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
         plain = invariant_products() if invariant else PLAIN
-        fused = triton_ops(linear(plain, partial(gpu_method, invariant=invariant)), experts, fuses_decode=not drafts)
+        method = partial(gpu_method, invariant=invariant, plain=plain)
+        fused = triton_ops(linear(plain, method), experts, fuses_decode=not drafts)
         if scheme is None and not invariant:
             from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
 

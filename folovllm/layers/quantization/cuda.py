@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from folovllm.errors import ModelLoadError
-from folovllm.layers.linear import Linear
+from folovllm.layers.linear import PLAIN, Linear, LinearMethod
 from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
-from folovllm.layers.quantization.linear import QuantizedLinear
+from folovllm.layers.quantization.linear import DequantizedLinear, QuantizedLinear
 from folovllm.layers.quantization.plan import MOST_ROWS
 from folovllm.model_loader.quant_scheme import QuantScheme
 
@@ -39,15 +39,15 @@ def rounds_inputs(dtype: torch.dtype, device: torch.device, *, invariant: bool) 
     return dtype != torch.float32 and not invariant and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
-def gpu_method(scheme: QuantScheme, name: str, *, invariant: bool) -> QuantizedLinear:
-    """What multiplies with a layer's weight on a GPU with Triton."""
+def gpu_method(scheme: QuantScheme, name: str, *, invariant: bool, plain: LinearMethod = PLAIN) -> QuantizedLinear:
+    """What multiplies with a layer's weight on a GPU with Triton; `plain`, where no kernel reads its codes."""
     if scheme.bits == 4 and scheme.activation_bits is not None:
         raise ValueError(
             f"{name} has weights of 4 bits and inputs of 8 (w4a8), which a CPU computes: give device='cpu', or "
             "quantization='w4a16' where the checkpoint is not quantised"
         )
-    if scheme.format == "gguf" and not scheme.symmetric:  # the kernel's zeros are whole numbers
-        return QuantizedLinear(scheme, name)
+    if scheme.blocks and not scheme.symmetric:  # a minimum, where the kernel's zeros are whole numbers
+        return DequantizedLinear(scheme, name, plain=plain)
     if scheme.activation_bits is None:
         return TritonCodesLinear(scheme, name, invariant=invariant)
     return Fp8Linear(scheme, name) if scheme.type == "float" else Int8Linear(scheme, name)
