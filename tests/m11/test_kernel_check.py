@@ -8,16 +8,22 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import torch
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.engine.builder import kernel_check
 from folovllm.layers.kernels import add_rms_norm, experts, matmul, norm_rotary, silu_mul
+from folovllm.layers.linear import PLAIN
 from folovllm.layers.ops import LayerOps
+from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
+from folovllm.model_loader.quant_scheme import QuantScheme
+from folovllm.models.registry import decoder_spec
 from folovllm.sample.kernels import sampler
 from tests.fake_cuda import FakeCuda
-from tests.helpers import our_warnings, some
+from tests.helpers import make_hf_model, our_warnings, some
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import make_engine, serve
 
@@ -85,6 +91,16 @@ def test_where_all_is_well_nothing_is_said_and_nothing_is_replaced(
     kernels = {"backend": "triton", "graphs": True, "norm_rotary": norm_rotary.norm_rotary, "draws": True}
     assert parts_of(engine) == kernels
     assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
+
+
+def test_each_kind_of_a_gguf_files_layers_is_checked_once() -> None:
+    kinds = {"Q4_0": (4, 32, True), "Q4_K": (4, 32, False), "Q4_1": (4, 32, False), "Q6_K": (8, 16, True)}
+    layers = {name: QuantScheme("gguf", *kind, blocks=(name,)) for name, kind in kinds.items()}
+    method, spec = Mock(wraps=QuantizedLinear), decoder_spec(make_hf_model("llama", hidden_size=64).config)
+    ops = LayerOps(QuantizedLinears(QuantScheme("gguf", 8, 32, False, layers=layers), method, PLAIN))
+    kernel_check._layer_cases(torch.randn, spec, 16, torch.float32)["linear"](Mock(ops=ops))
+    made = [call.args[0] for call in method.call_args_list]
+    assert [(each.bits, each.group_size, each.symmetric) for each in made] == list(dict.fromkeys(kinds.values()))
 
 
 FAULTS = {

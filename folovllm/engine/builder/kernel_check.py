@@ -63,12 +63,10 @@ def check_kernels(
         return torch.randn(size, generator=generator).to(device, dtype)
 
     linear = chosen.ops.linear
-    if isinstance(linear, QuantizedLinears):
-        linear = QuantizedLinears(linear.scheme, plain_method, PLAIN)
-    else:
-        linear = PLAIN
-    backends = {torch.uint8: FP8, torch.int8: INT8}.get(chosen.cache_dtype, {"paged_torch": PagedTorchBackend})
-    plain = replace(chosen, backend=backends["paged_torch"], ops=LayerOps(linear), draws=False)
+    linear = QuantizedLinears(linear.scheme, plain_method, PLAIN) if isinstance(linear, QuantizedLinears) else PLAIN
+    backends = {torch.uint8: FP8["paged_torch"], torch.int8: INT8["paged_torch"]}
+    backend = backends.get(chosen.cache_dtype, PagedTorchBackend)
+    plain = replace(chosen, backend=backend, ops=LayerOps(linear), draws=False)
     sizes = config.cache_config.block_size, chosen.cache_dtype
     if isinstance(spec, DecoderSpec):
         kinds = dict.fromkeys(map(AttentionExtras, spec.windows or [None]))
@@ -201,16 +199,18 @@ def _layer_cases(
         return torch.cat([out.flatten(), cache.flatten()])
 
     def multiply(chosen: Components) -> Tensor:
-        """As it is, and by a weight that is rounded, in each of the ways in which few and many rows are multiplied."""
+        """As it is, and by a weight that is rounded as each kind of layer's is, in all ways for few and many rows."""
         method = chosen.ops.linear
         if not isinstance(method, QuantizedLinears):
             return method.apply(layer, x)
-        made = method.method(replace(method.scheme, format="plain"), "a small weight")
-        with x.device, default_dtype(x.dtype):
-            rounded = Linear(spec.hidden_size, spec.hidden_size, method=made)
-        rounded.weight = nn.Parameter(weight.clone(), requires_grad=False)
-        made.process_weights_after_loading(rounded)
-        outs = [method.plain.apply(layer, x), *(rounded(x.repeat(times, 1)) for times in (1, 8, 13, 86))]
+        outs, schemes = [method.plain.apply(layer, x)], (method.scheme.layers or {"": method.scheme}).values()
+        for scheme in {(each.bits, each.group_size, each.symmetric): each for each in schemes}.values():
+            made = method.method(replace(scheme, format="plain"), "a small weight")
+            with x.device, default_dtype(x.dtype):
+                rounded = Linear(spec.hidden_size, spec.hidden_size, method=made)
+            rounded.weight = nn.Parameter(weight.clone(), requires_grad=False)
+            made.process_weights_after_loading(rounded)
+            outs += [rounded(x.repeat(times, 1)) for times in (1, 8, 13, 86)]
         return torch.cat([out.flatten() for out in outs])
 
     def mix(chosen: Components) -> Tensor:
