@@ -137,10 +137,10 @@ def select_ops(
 
 def _what_our_layers_do(config: EngineConfig, *, quantised: bool) -> dict[str, bool]:
     """By field: whether it is asked for."""
-    ranks = config.parallel_config.tensor_parallel_size
+    ranks, asked = config.parallel_config.tensor_parallel_size, config.model_config.quantization
     return {
         "batch_invariant=True": config.model_config.batch_invariant,
-        "quantization": quantised,
+        "a quantised checkpoint" if asked is None else f"quantization={asked!r}": quantised,
         f"tensor_parallel_size={ranks}": ranks > 1,
     }
 
@@ -151,10 +151,10 @@ def _refuse_on_mps(config: EngineConfig, spec: ModelSpec, *, quantised: bool) ->
     asked = _what_our_layers_do(config, quantised=quantised) | {
         f"kv_cache_dtype={kv_dtype!r}": kv_dtype != "auto",
         "speculative_config's 'draft_model'": speculative is not None and speculative.method == "draft_model",
-        "model_impl='transformers'": isinstance(spec, TransformersSpec),
+        "a model of transformers' layers": isinstance(spec, TransformersSpec),
     }
     if name := next((name for name, is_asked in asked.items() if is_asked), None):
-        raise ValueError(f"{name} cannot be computed with device='mps'; leave it out, or give device='cpu'")
+        raise ValueError(f"{name} cannot be computed with device='mps'; do without, or give device='cpu'")
 
 
 def _refuse_what_our_layers_do(config: EngineConfig, *, quantised: bool) -> None:
@@ -162,7 +162,7 @@ def _refuse_what_our_layers_do(config: EngineConfig, *, quantised: bool) -> None
     if name := next((name for name, is_asked in asked.items() if is_asked), None):
         raise ValueError(
             f"{name} needs our own layers, and this model is computed by transformers' (model_impl 'transformers'); "
-            f"leave it out, or take a model that model_impl='folovllm' knows"
+            f"do without, or take a model that model_impl='folovllm' knows"
         )
 
 

@@ -110,8 +110,8 @@ def test_bfloat16_and_random_weights_run(tmp_path):
 
 @pytest.mark.parametrize("option", [{"batch_invariant": True}, {"quantization": "w8a8"}])
 def test_what_our_layers_do_is_refused(option, gpt2):
-    name = "batch_invariant=True" if "batch_invariant" in option else "quantization"
-    with pytest.raises(ValueError, match=f"^{name} needs our own layers, and this model is computed by transformers'"):
+    ((name, value),) = option.items()
+    with pytest.raises(ValueError, match=f"^{name}={value!r} needs our own layers, and this model is computed by"):
         make(gpt2[1], **option)
 
 
@@ -120,6 +120,14 @@ def test_it_is_not_cut_between_ranks(gpt2):
     spec = model_spec("auto", gpt2[0].config, 128)
     with pytest.raises(ValueError, match="^tensor_parallel_size=2 needs our own layers, and this model is computed by"):
         choose_components(config, gpt2[0].config, torch.float32, torch.device("cpu"), spec)
+
+
+def test_a_quantised_checkpoint_is_refused_as_what_it_is(gpt2):
+    config = EngineConfig.from_kwargs(model=str(gpt2[1]), max_model_len=128)
+    hf_config = type(gpt2[0].config)(quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
+    spec = model_spec("auto", gpt2[0].config, 128)
+    with pytest.raises(ValueError, match="^a quantised checkpoint needs our own layers, and this model is computed by"):
+        choose_components(config, hf_config, torch.float32, torch.device("cpu"), spec)
 
 
 def test_missing_weights_are_refused_by_name(gpt2, tmp_path):
