@@ -51,19 +51,19 @@ def gguf_tokenizer(path: str) -> PreTrainedTokenizerBase:
     if kind == "gpt2" and pre not in CUTS:
         raise file.damaged("tokenizer.ggml.pre", f"be one of {', '.join(CUTS)}", pre, way_out)
     vocab, cut = {token: number for number, token in enumerate(tokens)}, CUTS.get(str(pre))
-    backend = _bytes(file, vocab, cut) if kind == "gpt2" else _pieces(file, vocab)
-    kinds = file.values("tokenizer.ggml.token_type")
-    backend.add_tokens([
-        AddedToken(token, special=of == CONTROL, normalized=False)
-        for token, of in zip(tokens, kinds, strict=False) if of in (CONTROL, USER_DEFINED)
-    ])  # fmt: skip
-    named = {}
+    named: dict[str, str] = {}
     for name, usual in (("bos", 1), ("eos", 2), ("unknown", 0), ("padding", None)):
         number = fields.get(f"tokenizer.ggml.{name}_token_id", usual if kind == "llama" else None)
         if number is not None:
             if number not in range(len(tokens)):
                 raise file.damaged(f"tokenizer.ggml.{name}_token_id", f"be below {len(tokens)}", number)
             named[f"{name[:3]}_token"] = tokens[number]
+    backend = _bytes(file, vocab, cut) if kind == "gpt2" else _pieces(file, vocab, named["unk_token"])
+    kinds = file.values("tokenizer.ggml.token_type")
+    backend.add_tokens([
+        AddedToken(token, special=of == CONTROL, normalized=False)
+        for token, of in zip(tokens, kinds, strict=False) if of in (CONTROL, USER_DEFINED)
+    ])  # fmt: skip
     begins = fields.get("tokenizer.ggml.add_bos_token", kind == "llama" or cut in WHOLE)
     before = [named["bos_token"]] if begins and "bos_token" in named else []
     behind = [named["eos_token"]] if fields.get("tokenizer.ggml.add_eos_token") and "eos_token" in named else []
@@ -88,7 +88,7 @@ def _bytes(file: GGUFFile, vocab: dict[str, int], cut: str | None) -> Any:
     return backend
 
 
-def _pieces(file: GGUFFile, vocab: dict[str, int]) -> Any:
+def _pieces(file: GGUFFile, vocab: dict[str, int], unk_token: str) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     scores = file.values("tokenizer.ggml.scores")
@@ -97,8 +97,6 @@ def _pieces(file: GGUFFile, vocab: dict[str, int]) -> Any:
     halves = ((piece[:at], piece[at:]) for piece in vocab for at in range(1, len(piece)))
     merges = [each for each in halves if each[0] in vocab and each[1] in vocab]
     merges.sort(key=lambda each: -scores[vocab[each[0] + each[1]]])
-    unknown = file.fields.get("tokenizer.ggml.unknown_token_id", 0)
-    unk_token = next((token for token, number in vocab.items() if number == unknown), None)
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token=unk_token, fuse_unk=True, byte_fallback=True))
     steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     spaces: list[Any] = [normalizers.Replace(" ", "▁")]
