@@ -104,14 +104,11 @@ def _missing_files(folder: Path) -> dict[str, str]:
 def checkpoint_files(folder: Path) -> list[Path]:
     """The files that hold the weights: model.safetensors, else those that the index names, else all there are.
 
-    Some repositories hold the weights twice, the second time under other names (consolidated.safetensors). A GGUF file
-    in the folder's place is all there is.
+    Some repositories hold the weights twice, the second time under other names (consolidated.safetensors).
 
     Raises:
         ModelLoadError: the index is no index, or names a file outside of the folder.
     """
-    if is_gguf(folder):
-        return [folder]
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file():
         return [whole]

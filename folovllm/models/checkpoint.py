@@ -99,13 +99,11 @@ def read_heads(folder: Path) -> dict[str, TensorInfo]:
     Raises:
         ModelLoadError: a file is broken, or a tensor is in two of them, by name.
     """
+    if is_gguf(folder):
+        heads = gguf_tensors(folder)
+        return {name: TensorInfo(dtype, shape, folder, stored, expert) for name, dtype, shape, stored, expert in heads}
     found: dict[str, TensorInfo] = {}
     for path in checkpoint_files(folder):
-        if is_gguf(path):
-            return {
-                name: TensorInfo(dtype, shape, path, stored, expert)
-                for name, dtype, shape, stored, expert in gguf_tensors(path)
-            }
         try:
             with safe_open(path, framework="pt") as file:
                 parts = ((name, file.get_slice(name)) for name in file.keys())  # noqa: SIM118  not a dict
@@ -185,7 +183,7 @@ def _why_a_stranger(model: DecoderForCausalLM, name: str, info: TensorInfo, want
     GGUF file's tensor, or a bias of zeros, which old GPTQ files have for each layer."""
     if name.endswith("rotary_emb.inv_freq") or CACHE_SCALES.search(name):
         return None
-    if name.endswith(".blocks") or f"{name.removesuffix('weight')}blocks" in wanted:
+    if is_gguf(info.path) and (name.endswith(".blocks") or f"{name.removesuffix('weight')}blocks" in wanted):
         return None
     if name.endswith(".bias") and name.removesuffix("bias") + "qweight" in wanted:
         with open_weights(info.path) as file:
@@ -200,16 +198,22 @@ def _why_a_stranger(model: DecoderForCausalLM, name: str, info: TensorInfo, want
     return next(known, "is config.json the one that belongs to these weights?")
 
 
+def check_weights_fit(weights: int, device: torch.device) -> int:
+    """The bytes of the device's whole memory. Raises ModelLoadError where `weights` are more."""
+    memory = total_memory_bytes(device)
+    if weights > memory:
+        raise ModelLoadError(f"the weights take {weights / 2**30:.1f} GiB, {device} has {memory / 2**30:.1f}")
+    return memory
+
+
 def check_memory(model: DecoderForCausalLM, max_model_len: int, device: torch.device) -> None:
     """Refuse what the device could never hold.
 
     Raises:
         ModelLoadError: the weights, or the table of RoPE's angles, are larger than the whole memory.
     """
-    memory = total_memory_bytes(device)
     weights = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
-    if weights > memory:
-        raise ModelLoadError(f"the weights take {weights / 2**30:.1f} GiB, {device} has {memory / 2**30:.1f}")
+    memory = check_weights_fit(weights, device)
     # While it is made, the table of cos and sin is in memory three times, in float32.
     angles = 3 * 4 * max_model_len * model.decoder_spec.head_size
     if weights + angles > memory:

@@ -38,8 +38,8 @@ from folovllm.errors import ModelLoadError
 from folovllm.layers.linear import PLAIN, Linear, LinearMethod
 from folovllm.model_loader import ModelLoader
 from folovllm.model_loader.hf_config_checks import check_any_config
+from folovllm.models.checkpoint import check_weights_fit
 from folovllm.utils.checks import check_int, wrong
-from folovllm.utils.devices import total_memory_bytes
 
 NAME = "folovllm"
 Asked = dict[str, Any]
@@ -54,11 +54,7 @@ ROPE_BY_LENGTH = ("dynamic", "longrope")
 
 
 class _KeptArgumentsError(Exception):
-    """A module's layer did not hand on the arguments that it does not know."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__(f"{type(module).__name__} is given no arguments of others")
-        self.module = module
+    """The layer of a module, its one argument, did not hand on the arguments that it does not know."""
 
 
 def paged_attention(
@@ -77,8 +73,7 @@ class Product(nn.Module):
 
     def __init__(self, old: nn.Linear | Conv1D, method: LinearMethod) -> None:
         super().__init__()
-        weight = old.weight.detach()
-        weight = weight.t().contiguous() if isinstance(old, Conv1D) else weight  # [out, in]
+        weight = (old.weight.t().contiguous() if isinstance(old, Conv1D) else old.weight).detach()  # [out, in]
         with torch.device("meta"):  # for its numbers; it takes the tensors that are there
             self.linear = Linear(weight.shape[1], weight.shape[0], bias=old.bias is not None, method=method)
         self.linear.weight = nn.Parameter(weight, requires_grad=False)
@@ -124,20 +119,18 @@ def transformers_spec(hf_config: Any, max_model_len: int) -> TransformersSpec:
     AttentionInterface.register(NAME, paged_attention)
     with _refusals(hf_config, "one token does not pass through it"), torch.device("meta"):
         check_any_config(hf_config.get_text_config())
-        own = copy.deepcopy(hf_config)
         # Some products have shapes on the meta device in bfloat16 alone.
-        hf = AutoModelForCausalLM.from_config(own, dtype=torch.bfloat16, attn_implementation=NAME)
+        hf = AutoModelForCausalLM.from_config(copy.deepcopy(hf_config), dtype=torch.bfloat16, attn_implementation=NAME)
         for module in hf.modules():
             if getattr(module, "rope_type", None) in ROPE_BY_LENGTH:
                 module.rope_type = "default"  # else it reads the positions, which have no values here
         model = TransformersForCausalLM(hf.eval(), max_model_len)
-        spec = model.decoder_spec
         try:
             model.take_products(PLAIN)
             model.send_one_token()
         except AttributeError:
-            spec = replace(spec, reads_weights=True)
-        return spec
+            return replace(model.decoder_spec, reads_weights=True)
+        return model.decoder_spec
 
 
 def load_transformers_model(
@@ -149,9 +142,7 @@ def load_transformers_model(
     Raises:
         ModelLoadError: the device cannot hold them, or the checkpoint is not this model's; the text says why.
     """
-    weights, memory = spec.num_parameters * dtype.itemsize, total_memory_bytes(device)
-    if weights > memory:
-        raise ModelLoadError(f"the weights take {weights / 2**30:.1f} GiB, {device} has {memory / 2**30:.1f}")
+    check_weights_fit(spec.num_parameters * dtype.itemsize, device)
     if device.type == "cuda" and len(set(spec.kv_heads)) > 1:
         raise ModelLoadError("heads of K and V must be as many and as large in every layer on CUDA; give device='cpu'")
     hf = ModelLoader(model_config, attn_implementation=NAME).load(device)
@@ -219,22 +210,22 @@ class TransformersForCausalLM(nn.Module):
         if known is not module:
             raise RuntimeError(f"{type(module).__name__} asks for attention where another module did at the start")
         heads = [F.pad(x[0].transpose(0, 1), (0, layer.head_size - x.shape[-1])) for x in (query, key, value)]
-        q, k, v = (x.contiguous() for x in heads)
-        return layer(q, k, v, metadata)[..., : value.shape[-1]]  # type: ignore[no-any-return]
+        return layer(*(x.contiguous() for x in heads), metadata)[..., : value.shape[-1]]  # type: ignore[no-any-return]
 
     @torch.inference_mode()
     def send_one_token(self) -> None:
         """Fills `_calls`. With weights in place, compares our logits with those of transformers' own head."""
         token = torch.zeros(1, dtype=torch.int64, device=self.hf.get_input_embeddings().weight.device)
         self._calls: list[Call] = []
+        send = partial(self._run, self.hf.base_model, token, token, partial(self._record, self._calls))
         try:
-            hidden = self._run(self.hf.base_model, token, token, partial(self._record, self._calls))[0][0]
+            hidden = send()[0][0]
         except _KeptArgumentsError as kept:  # StableLM: its layers get the argument by a hook
             for module in self.hf.modules():
-                if type(module) is type(kept.module):
+                if type(module) is type(kept.args[0]):
                     module.register_forward_pre_hook(self._hand_on, with_kwargs=True)
             self._calls.clear()
-            hidden = self._run(self.hf.base_model, token, token, partial(self._record, self._calls))[0][0]
+            hidden = send()[0][0]
         if token.device.type != "meta":
             wanted = self._run(self.hf, token, token, partial(self._record, [])).logits[0].float()
             got = self.compute_logits(hidden).float()
