@@ -111,7 +111,7 @@ def _config(file: GGUFFile) -> dict[str, Any]:
         "num_key_value_heads": number("attention.head_count_kv", default=heads),
         "max_position_embeddings": number("context_length"), "rope_parameters": _rope(file, kind, head_dim),
         "rms_norm_eps": number("attention.layer_norm_rms_epsilon", float),
-        "tie_word_embeddings": "output.weight" not in file.tensors and "lm_head" not in layers,
+        "tie_word_embeddings": "output.weight" not in file.tensors,
         "dtype": {"F32": "float32", "F16": "float16"}.get(embedding.type, "bfloat16"), "_name_or_path": str(file.path),
     }  # fmt: skip
     if kind == "qwen3moe":
@@ -139,7 +139,7 @@ def _rope(file: GGUFFile, kind: str, head_dim: int) -> dict[str, Any]:
         factor = float(found.max(initial=1.0))
         periods = 8192 * theta ** (np.arange(0, -head_dim, -2) / head_dim)
         keep = ((periods / (2 * np.pi) - 1) / 3).clip(0, 1)
-        if stored.type != "F32" or len(found) != len(keep) or not np.allclose(1 / found, keep + (1 - keep) / factor):
+        if stored.type != "F32" or len(found) != len(keep) or not np.allclose(found * (keep + (1 - keep) / factor), 1):
             raise file.damaged("rope_freqs.weight", "be as of Llama 3", found[:8].tolist())
         rope |= LLAMA3 | {"factor": factor}
     return rope
@@ -165,7 +165,7 @@ def _quantized(file: GGUFFile) -> dict[str, dict[str, Any]]:
         if all(each in BLOCKS for each in of):
             _, _, bits, groups, symmetric = zip(*(BLOCKS[each] for each in of), strict=True)
             alike = {"bits": max(bits), "group_size": min(groups), "symmetric": all(symmetric)}
-            found[name] = {"blocks": of, **alike}
+            found[name] = {"blocks": tuple(of), **alike}
     return found
 
 
@@ -185,7 +185,6 @@ def gguf_tensors(path: Path) -> Iterator[tuple[str, str, tuple[int, ...], str, i
         forms = [(f"{name}.{ending}", "F32", tensor.shape, stored)]
         if stored == "token_embd.weight" and "output.weight" not in file.tensors and "lm_head" in layers:
             name = "lm_head"
-            forms.append((f"{name}.{ending}", "F32", tensor.shape, stored))
         if name in layers and ending == "weight":
             forms.append((f"{name}.blocks", "U8", (*tensor.shape[:-1], tensor.row_bytes), f"{stored}:blocks"))
         for ours, dtype, shape, where in forms:
@@ -223,7 +222,7 @@ class GGUFWeights:
         del self.data
 
     def get_tensor(self, stored: str) -> torch.Tensor:
-        return self.get_slice(stored)[...,]
+        return self.get_slice(stored)[..., :]
 
     def get_slice(self, stored: str) -> GGUFSlice:
         name, _, as_blocks = stored.partition(":")
@@ -239,7 +238,7 @@ class GGUFWeights:
 
 
 class GGUFSlice:
-    """Rows of bytes, or of the float32 that they mean as `tensor`: what is asked for is widened, and no more."""
+    """Rows of bytes, or of the float32 that they mean as `tensor`: what is asked for is widened by PIECE bytes."""
 
     def __init__(self, rows: np.ndarray, tensor: Tensor | None) -> None:
         self.rows, self.tensor = rows, tensor
@@ -251,7 +250,15 @@ class GGUFSlice:
         import torch
         from gguf import GGMLQuantizationType, dequantize
 
-        rows = self.rows[cut[:-1]].copy()
-        if self.tensor is not None:
-            rows = dequantize(rows, GGMLQuantizationType[self.tensor.type])
-        return torch.from_numpy(rows)[(..., cut[-1])].contiguous()
+        from folovllm.utils.memory import PIECE  # loads torch
+
+        rows = self.rows[cut[:-1]]
+        if self.tensor is None:
+            return torch.from_numpy(rows.copy())[..., cut[-1]].contiguous()
+        kind, columns = GGMLQuantizationType[self.tensor.type], range(self.tensor.shape[-1])
+        out = torch.empty(*rows.shape[:-1], len(columns[cut[-1]]))
+        rows, wide = rows.reshape(-1, rows.shape[-1]), out.view(-1, out.shape[-1]).numpy()
+        step = max(1, PIECE // (4 * len(columns)))
+        for first in range(0, len(rows), step):
+            wide[first : first + step] = dequantize(rows[first : first + step], kind)[:, cut[-1]]
+        return out

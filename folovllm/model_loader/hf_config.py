@@ -13,7 +13,7 @@ from folovllm.config import ModelConfig
 from folovllm.model_loader.gguf import gguf_settings
 from folovllm.model_loader.hf_config_checks import check_as_written, check_numbers
 from folovllm.model_loader.model_files import hub_hint, is_gguf, read_json, readable_errors, resolve_model_path
-from folovllm.model_loader.quant_scheme import read_scheme
+from folovllm.model_loader.quant_scheme import ONLINE, read_scheme
 from folovllm.utils.checks import check_int, did_you_mean, wrong
 from folovllm.utils.logging import init_logger
 
@@ -36,6 +36,9 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
         if written is not None:
             check_as_written(written)
         if is_gguf(path) and written is not None:
+            codes = written.get("quantization_config", {}).get("layers", {})
+            if "lm_head" in codes and model_config.quantization not in ONLINE:
+                written["tie_word_embeddings"] = False  # the head has codes, and the embedding rows to look up
             hf_config = AutoConfig.for_model(**written)
         else:
             hf_config = AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)

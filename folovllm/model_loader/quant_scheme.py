@@ -25,7 +25,6 @@ import regex  # type: ignore[import-untyped]  # transformers has it; unlike re, 
 
 from folovllm.config import ModelConfig
 from folovllm.utils.checks import describe
-from folovllm.utils.logging import init_logger
 
 Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "fp8", "gguf", "plain"]
 SUPPORTED = (
@@ -61,15 +60,15 @@ class QuantScheme:
     names: tuple[tuple[str, str], ...] = ()
     """Parts of names: (ours, the checkpoint's), where they differ. What is ignored is named as in the checkpoint."""
 
-    @property
-    def of_numbers(self) -> bool:
-        """e4m3 beside inputs that stay as they are: what a checkpoint in blocks has."""
-        return self.type == "float" and self.activation_bits is None
-
     layers: dict[str, QuantScheme] | None = None
     """Of a GGUF file: those that are quantised, each in its own way; an expert's by its name without the number."""
     blocks: tuple[str, ...] = ()
     """Of a GGUF file's layer: the types of the parts that are one product."""
+
+    @property
+    def of_numbers(self) -> bool:
+        """e4m3 beside inputs that stay as they are: what a checkpoint in blocks has."""
+        return self.type == "float" and self.activation_bits is None
 
     def of_layer(self, name: str) -> QuantScheme | None:
         """That of the layer `name`, "model.layers.0.mlp.down_proj"; None: it is not quantised. A tied head is
@@ -116,8 +115,7 @@ def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | Non
     """
     wanted = model_config.quantization
     if wanted in ONLINE and isinstance(settings, dict) and settings.get("quant_method") == "gguf":
-        init_logger(__name__).warning("%s: its weights are widened and rounded anew, to %s", model_config.model, wanted)
-        settings = None
+        settings = None  # they are widened, and rounded anew
     if settings is None and wanted in ONLINE:
         return replace(ONLINE[wanted], head=HEAD) if model_config.quantize_head else ONLINE[wanted]
     if model_config.quantize_head:
@@ -195,10 +193,9 @@ def _fp8(settings: dict[str, Any]) -> QuantScheme:
 
 def _gguf(settings: dict[str, Any]) -> QuantScheme:
     """As gguf.py found it in a file: no config.json of a folder has such settings."""
-    if not isinstance(layers := settings.get("layers"), dict):
+    if not isinstance(found := settings.get("layers"), dict):
         raise _refused("quant_method", "gguf")
-    layers = {name: QuantScheme("gguf", **each | {"blocks": tuple(each["blocks"])}) for name, each in layers.items()}
-    return QuantScheme("gguf", 8, 32, False, layers=layers)
+    return QuantScheme("gguf", 8, 32, False, layers={name: QuantScheme("gguf", **each) for name, each in found.items()})
 
 
 def _compressed_tensors(settings: dict[str, Any]) -> QuantScheme:
@@ -273,10 +270,9 @@ def _not_converted(settings: dict[str, Any]) -> Iterator[str]:
 def _other_modules(settings: dict[str, Any]) -> tuple[str, ...]:
     """`modules_in_block_to_quantize` names in groups what has codes: [["self_attn.q_proj"], ["mlp.up_proj"]]."""
     groups = settings.get("modules_in_block_to_quantize") or []
-    must = "quantization_config.modules_in_block_to_quantize must be a list of lists of names"
-    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
-        raise ValueError(f"{must}, got {describe(groups)}")
-    if not all(isinstance(name, str) for group in groups for name in group):
+    lists = isinstance(groups, list) and all(isinstance(group, list) for group in groups)
+    if not lists or not all(isinstance(name, str) for group in groups for name in group):
+        must = "quantization_config.modules_in_block_to_quantize must be a list of lists of names"
         raise ValueError(f"{must}, got {describe(groups)}")
     named = "|".join(regex.escape(name) for group in groups for name in group)
     return (rf"re:(?!lm_head$|.*\.(?:{named})$)",) if named else ()

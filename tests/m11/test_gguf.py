@@ -13,11 +13,13 @@ import torch
 gguf = pytest.importorskip("gguf")
 
 from folovllm import LLM, ModelLoadError, SamplingParams  # noqa: E402
+from folovllm.config import ModelConfig  # noqa: E402
 from folovllm.layers.linear import LinearMethod  # noqa: E402
 from folovllm.layers.quantization.cuda import TritonCodesLinear, gpu_method  # noqa: E402
 from folovllm.layers.quantization.gguf_blocks import read_blocks  # noqa: E402
 from folovllm.layers.quantization.linear import DequantizedLinear  # noqa: E402
 from folovllm.model_loader.gguf import BLOCKS  # noqa: E402
+from folovllm.model_loader.hf_config import load_hf_config  # noqa: E402
 from folovllm.model_loader.quant_scheme import QuantScheme  # noqa: E402
 from tests.helpers import hf_greedy, make_hf_model  # noqa: E402
 from tests.m11.gguf_files import widened, write_gguf  # noqa: E402
@@ -109,12 +111,16 @@ def test_a_stretched_rotation_is_that_of_transformers(kind: str, tmp_path: Path)
     assert answers(tmp_path / "tiny.gguf") == [hf_greedy(widened(model, means), prompt, 12) for prompt in PROMPTS]
 
 
-def test_weights_are_rounded_anew_where_that_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As a folder is, that has the widened weights."""
-    model = make_hf_model("llama", **SIZES)
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_are_rounded_anew_where_that_is_asked_for(
+    tied: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a folder is, that has the widened weights. A tied embedding is then in memory once."""
+    model = make_hf_model("llama", **SIZES, tie_word_embeddings=tied)
     widened(model, write_gguf(tmp_path / "tiny.gguf", model, "Q8_0")).save_pretrained(tmp_path / "folder")
     ours = answers(tmp_path / "tiny.gguf", quantization="w4a16")
-    assert "its weights are widened and rounded anew, to w4a16" in caplog.text
+    assert caplog.text.count("weights are widened and rounded anew, to w4a16") == 1
+    assert load_hf_config(ModelConfig(str(tmp_path / "tiny.gguf"), quantization="w4a16")).tie_word_embeddings is tied
     assert ours == answers(tmp_path / "folder", quantization="w4a16")
 
 

@@ -26,6 +26,7 @@ from folovllm.engine.builder.kernel_check import check_kernels
 from folovllm.engine.builder.proposer import DraftRecorder, draft_backend, load_draft_model, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
 from folovllm.kv_cache_groups import KVCacheGroups
+from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import ModelSpec, model_spec
 from folovllm.models.transformers_model import TransformersSpec, load_transformers_model
@@ -125,6 +126,8 @@ def _load_model(
     if isinstance(spec, TransformersSpec):  # the worker asks it what it asks our decoder
         linear = chosen.ops.linear
         return cast(DecoderForCausalLM, load_transformers_model(model_config, spec, longest, dtype, device, linear))
+    if model_config.quantization in ONLINE and getattr(hf_config, "quantization_config", None):
+        logger.warning("%s: weights are widened and rounded anew, to %s", model_config.model, model_config.quantization)
     weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     seed = model_config.seed
     return build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=chosen.ops, group=group)

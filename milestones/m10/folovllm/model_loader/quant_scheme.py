@@ -233,10 +233,9 @@ def _not_converted(settings: dict[str, Any]) -> Iterator[str]:
 def _other_modules(settings: dict[str, Any]) -> tuple[str, ...]:
     """`modules_in_block_to_quantize` names in groups what has codes: [["self_attn.q_proj"], ["mlp.up_proj"]]."""
     groups = settings.get("modules_in_block_to_quantize") or []
-    must = "quantization_config.modules_in_block_to_quantize must be a list of lists of names"
-    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
-        raise ValueError(f"{must}, got {describe(groups)}")
-    if not all(isinstance(name, str) for group in groups for name in group):
+    lists = isinstance(groups, list) and all(isinstance(group, list) for group in groups)
+    if not lists or not all(isinstance(name, str) for group in groups for name in group):
+        must = "quantization_config.modules_in_block_to_quantize must be a list of lists of names"
         raise ValueError(f"{must}, got {describe(groups)}")
     named = "|".join(regex.escape(name) for group in groups for name in group)
     return (rf"re:(?!lm_head$|.*\.(?:{named})$)",) if named else ()
