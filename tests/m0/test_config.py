@@ -35,11 +35,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
     (ModelConfig, {"seed": -1}, "seed must be non-negative, got -1"),
     (ModelConfig, {"seed": 2**63}, "seed must be in [0, 9223372036854775807], got 9223372036854775808"),
     (ModelConfig, {"seed": None}, "seed must be an integer, got None (NoneType)"),
-    (
-        ModelConfig,
-        {"device": "gpu"},
-        "device must be 'cpu', 'cuda' or 'cuda:<index>', got 'gpu'; None picks one",
-    ),
+    (ModelConfig, {"device": "gpu"}, "device must be 'cpu', 'cuda' or 'cuda:<index>', got 'gpu'; None picks one"),
     (ModelConfig, {"device": "cuda:x"}, "device must be 'cpu', 'cuda' or 'cuda:<index>', got 'cuda:x'"),
     (
         ModelConfig,
@@ -49,22 +45,10 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
     (ModelConfig, {"skip_tokenizer_init": "no"}, "skip_tokenizer_init must be True or False, got 'no' (str)"),
     (CacheConfig, {"block_size": 0}, "block_size must be positive, got 0"),
     (CacheConfig, {"block_size": True}, "block_size must be an integer, got True (bool)"),
-    (
-        CacheConfig,
-        {"gpu_memory_utilization": 1.5},
-        "gpu_memory_utilization must be in (0, 1], got 1.5",
-    ),
+    (CacheConfig, {"gpu_memory_utilization": 1.5}, "gpu_memory_utilization must be in (0, 1], got 1.5"),
     (CacheConfig, {"gpu_memory_utilization": 0}, "gpu_memory_utilization must be in (0, 1], got 0"),
-    (
-        CacheConfig,
-        {"gpu_memory_utilization": NAN},
-        "gpu_memory_utilization must be a finite number, got nan",
-    ),
-    (
-        CacheConfig,
-        {"swap_space": -1},
-        "swap_space must be non-negative, got -1; it is in GiB, 0 turns swapping off",
-    ),
+    (CacheConfig, {"gpu_memory_utilization": NAN}, "gpu_memory_utilization must be a finite number, got nan"),
+    (CacheConfig, {"swap_space": -1}, "swap_space must be non-negative, got -1; it is in GiB, 0 turns swapping off"),
     (CacheConfig, {"swap_space": INF}, "swap_space must be a finite number, got inf"),
     (CacheConfig, {"enable_prefix_caching": 0}, "enable_prefix_caching must be True or False, got 0 (int)"),
     (SchedulerConfig, {"max_num_batched_tokens": 0}, "max_num_batched_tokens must be positive, got 0"),
@@ -109,16 +93,10 @@ def test_every_field_of_every_layer_has_a_refused_value() -> None:
 
 def test_defaults_are_the_documented_ones() -> None:
     assert CacheConfig() == CacheConfig(
-        block_size=16,
-        gpu_memory_utilization=0.9,
-        swap_space=4.0,
-        enable_prefix_caching=False,
+        block_size=16, gpu_memory_utilization=0.9, swap_space=4.0, enable_prefix_caching=False
     )
     assert SchedulerConfig() == SchedulerConfig(
-        max_num_batched_tokens=None,
-        max_num_seqs=256,
-        max_model_len=None,
-        enable_chunked_prefill=False,
+        max_num_batched_tokens=None, max_num_seqs=256, max_model_len=None, enable_chunked_prefill=False
     )
 
 

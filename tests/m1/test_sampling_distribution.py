@@ -12,15 +12,7 @@ from folovllm import SamplingParams
 from folovllm.sample import draw as draws
 from folovllm.sample.filters import Candidates
 from folovllm.sample.sampler import Sampler
-from tests.m1.sampling_reference import (
-    FILTERS,
-    assert_fits,
-    distribution,
-    distribution_of,
-    draw_many,
-    make_row,
-    sample,
-)
+from tests.m1.sampling_reference import FILTERS, assert_fits, distribution, distribution_of, draw_many, make_row, sample
 
 DRAWS = 20_000
 

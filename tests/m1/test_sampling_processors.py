@@ -16,14 +16,7 @@ from folovllm.sample.logits_processors import (
     register_logits_processor,
     validate_extra_args,
 )
-from tests.m1.sampling_reference import (
-    assert_fits,
-    distribution,
-    distribution_of,
-    draw_many,
-    make_row,
-    sample,
-)
+from tests.m1.sampling_reference import assert_fits, distribution, distribution_of, draw_many, make_row, sample
 
 INF = math.inf
 
@@ -94,9 +87,7 @@ def test_a_bias_does_not_lift_a_mask() -> None:
 def test_penalties_act_on_the_biased_logit_and_before_temperature() -> None:
     # Token 1: (1 + 3) / 2 = 2; token 2: -1 * 2 = -2; then both divided by 0.5.
     found = processed(
-        [0.0, 1.0, -1.0],
-        {"logit_bias": {1: 3.0}, "repetition_penalty": 2.0, "temperature": 0.5},
-        prompt=[1, 2],
+        [0.0, 1.0, -1.0], {"logit_bias": {1: 3.0}, "repetition_penalty": 2.0, "temperature": 0.5}, prompt=[1, 2]
     )
     assert found == [0.0, 4.0, -4.0]
 

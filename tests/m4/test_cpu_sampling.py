@@ -16,12 +16,7 @@ from tests.m2.test_sampling_groups import sample
 
 
 @settings(max_examples=60)
-@given(
-    seed=st.integers(0, 10**6),
-    vocab_size=st.integers(1, 60_000),
-    k=st.integers(1, 1024),
-    coarse=st.booleans(),
-)
+@given(seed=st.integers(0, 10**6), vocab_size=st.integers(1, 60_000), k=st.integers(1, 1024), coarse=st.booleans())
 def test_two_stage_top_k_finds_what_a_sort_finds(seed: int, vocab_size: int, k: int, coarse: bool) -> None:
     logits = normal_logits(vocab_size, 3.0, seed).repeat(2, 1)
     if coarse:  # many equal logits, as bfloat16 has
@@ -36,11 +31,7 @@ def test_two_stage_top_k_finds_what_a_sort_finds(seed: int, vocab_size: int, k: 
 def test_a_large_batch_split_into_groups_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("folovllm.sample.groups.MAX_GROUP_LOGITS", 200)
     logits = logits_of(23, 100)
-    for params in (
-        SamplingParams(top_k=1),
-        SamplingParams(min_p=1.0),
-        SamplingParams(temperature=0, min_tokens=1),
-    ):
+    for params in (SamplingParams(top_k=1), SamplingParams(min_p=1.0), SamplingParams(temperature=0, min_tokens=1)):
         output = sample(logits, [make_row(params)] * 23)
         assert output.token_ids.tolist() == logits.argmax(dim=-1).tolist()
 
