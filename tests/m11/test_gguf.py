@@ -113,11 +113,12 @@ def test_a_stretched_rotation_is_that_of_transformers(kind: str, tmp_path: Path)
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_are_rounded_anew_where_that_is_asked_for(
-    tied: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tied: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a folder is, that has the widened weights. A tied embedding is then in memory once."""
     model = make_hf_model("llama", **SIZES, tie_word_embeddings=tied)
     widened(model, write_gguf(tmp_path / "tiny.gguf", model, "Q8_0")).save_pretrained(tmp_path / "folder")
+    monkeypatch.setattr("folovllm.utils.memory.PIECE", 2**10)  # a few rows
     ours = answers(tmp_path / "tiny.gguf", quantization="w4a16")
     assert caplog.text.count("weights are widened and rounded anew, to w4a16") == 1
     assert load_hf_config(ModelConfig(str(tmp_path / "tiny.gguf"), quantization="w4a16")).tie_word_embeddings is tied
