@@ -54,10 +54,10 @@ LIMITS = {
 }
 NOT_YET = {
     "m6": Size(step_functions=84),
-    "m11": Size(lines=24_966),
+    "m11": Size(lines=24_964),
     "around": Size(lines=12_120),
-    "root": Size(lines=37_052),
-    "milestones": Size(lines=43_203),
+    "root": Size(lines=37_050),
+    "milestones": Size(lines=43_197),
     "tests": Size(lines=60_144),
 }
 """What is beyond its limit still: today's size, which may not grow."""
