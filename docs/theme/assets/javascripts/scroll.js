@@ -1,6 +1,6 @@
-// On a phone a wide figure or table scrolls in its column. One that does is marked, and the style sheet says so above it.
+// On a phone a wide figure, table or formula scrolls in its column. One that does is marked, and the style sheet says so above it.
 (() => {
-  const WIDE = ".md-content :is(figure.drawing, p:has(> img[src$='.svg']:only-child), .md-typeset__scrollwrap)";
+  const WIDE = ".md-content :is(figure.drawing, p:has(> img[src$='.svg']:only-child), .md-typeset__scrollwrap, div.arithmatex)";
 
   function mark() {
     for (const box of document.querySelectorAll(WIDE)) {
