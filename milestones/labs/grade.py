@@ -1,7 +1,7 @@
 """Grades one exercise: runs its judge in a process of its own, over a given tree, and tells what came of it.
 
 scratch/judge.py, support.py     pristine, from this repository     PYTHONPATH  scratch
-scratch/lab_judge.py, sitecustomize.py                                          scratch/pristine (tests/)
+scratch/lab_judge.py, lab_recorder.py, …                                        scratch/pristine (tests/)
 LAB_TREE = the learner's folder  the only place that `folovllm` is taken from, in worker processes too
 """
 
@@ -33,14 +33,14 @@ INSIDE = Path(__file__).with_name("inside")
 Outcome = Literal["solved", "blank", "needs", "wrong", "error", "time", "crash", "broken"]
 # Beyond what the judge itself allows one test: importing torch on a busy machine.
 GRACE = 600
-WAIT = 6  # as in inside/lab_judge.py: a test that waits may take so many times its seconds
+WAIT = 6  # as in inside/lab_recorder.py: a test that waits may take so many times its seconds
 # Exit codes of a judge that was stopped: by us, by its timer of CPU seconds, and by that as a shell says it.
 STOPPED = {124} | ({-signal.SIGPROF, 128 + signal.SIGPROF} if hasattr(signal, "SIGPROF") else set())
 
 
 @dataclass
 class Grade:
-    """What grading found. `failure` is what inside/lab_judge.py wrote of the first test that failed."""
+    """What grading found. `failure` is what inside/lab_judge.py says of the first test that failed."""
 
     outcome: Outcome
     passed: list[int] = field(default_factory=list)  # invariants, one entry a test
@@ -86,7 +86,7 @@ def grade(
         (scratch / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         for support, file in exercise.support.items():
             (scratch / support).write_bytes(file.data)
-        for inside in ("lab_judge.py", "lab_values.py", "sitecustomize.py"):
+        for inside in ("lab_judge.py", "lab_recorder.py", "lab_values.py", "sitecustomize.py"):
             shutil.copy(INSIDE / inside, scratch / inside)
         sources = [judge, *(file.data for file in exercise.support.values())]
         if any(re.search(rb"^\s*(from|import) tests\b", source, re.MULTILINE) for source in sources):
@@ -113,7 +113,7 @@ def _run(python: str, scratch: Path, folder: Path, seconds: int, language: str) 
         "LAB_LANGUAGE": language,
     }
     options = ["-x", "-q", "--assert=plain", "--import-mode=importlib", "-p", "no:cacheprovider"]
-    options += ["-p", "no:faulthandler", "-p", "lab_judge"]  # it has a fault handler of its own
+    options += ["-p", "no:faulthandler", "-p", "lab_recorder"]  # it has a fault handler of its own
     command = [python, "-m", "pytest", *options, "-c", "pytest.ini", "--rootdir", ".", "judge.py"]
     output = scratch / "output.txt"
     with output.open("wb") as sink:  # a file: a process that a test left behind cannot keep us waiting on a pipe
@@ -157,8 +157,35 @@ def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: st
                 events.append(json.loads(line))
             except json.JSONDecodeError:
                 break  # cut by a crash
-    result = Grade("broken")
-    running, marks = "", {}
+    result, running = of_events(exercise, events)
+    if result.outcome != "broken":
+        return result
+    if result.problem:
+        if result.problem.endswith(" was skipped"):
+            result.problem += f": {output.strip()[-300:]}"
+        return result
+    if events and code == 0 and result.tests and len(result.passed) == len(result.tests):
+        result.outcome = "solved"
+        return result
+    crash = scratch / "crash.txt"
+    stack = crash.read_text(encoding="utf-8", errors="replace") if crash.is_file() else ""
+    frames = _stack_frames(stack, exercise.file, folder)
+    if stack.startswith("Timeout") or code in STOPPED:
+        outcome: Outcome = "time"
+    elif running or stack:
+        outcome = "crash"
+    else:
+        result.problem = f"no test ran (exit code {code}): {output.strip()[-600:]}"
+        return result
+    text = stack.partition("\n")[0] if stack else say(language, "exit_code", code=code)
+    stop(result, exercise, running, outcome, text, frames)
+    return result
+
+
+def of_events(exercise: Exercise, events: list[dict[str, Any]]) -> tuple[Grade, str]:
+    """The grade as far as the judge's events decide it, and the test that was running last. An outcome "broken" without
+    a problem: they do not."""
+    result, running = Grade("broken"), ""
     for event in events:
         kind = event.pop("event")
         if kind == "collected":
@@ -166,8 +193,7 @@ def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: st
             pairs = zip(result.tests, event["invariants"], strict=True)
             if unmarked := [test for test, number in pairs if number is None]:
                 result.problem = f"{unmarked[0]} has no @invariant(number)"
-                return result
-            marks = dict(zip(event["tests"], event["invariants"], strict=True))
+                break
         elif kind == "start":
             running = event["test"]
         elif kind == "measured":
@@ -178,32 +204,25 @@ def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: st
             result.failed_test, result.failure = event["test"], event
             result.outcome, result.problem = _kind(exercise, event)
             event["mistake"] = exercise.mistake_of(answer_of(event["test"], event))
-            return result
+            break
         elif kind == "skipped":
-            result.problem = f"{event['test']} was skipped: {output.strip()[-300:]}"
-            return result
+            result.problem = f"{event['test']} was skipped"
+            break
         elif kind == "end" and event["foreign"]:
             result.problem = f"loaded from outside of the folder: {event['foreign'][0]}"
-            return result
-    if events and code == 0 and result.tests and len(result.passed) == len(result.tests):
-        result.outcome = "solved"
-        return result
-    crash = scratch / "crash.txt"
-    stack = crash.read_text(encoding="utf-8", errors="replace") if crash.is_file() else ""
-    frames = _stack_frames(stack, exercise.file, folder)
-    if stack.startswith("Timeout") or code in STOPPED:
-        result.outcome = "time"
-    elif running or stack:
-        result.outcome = "crash"
-    else:
-        result.problem = f"no test ran (exit code {code}): {output.strip()[-600:]}"
-        return result
-    result.failed_test = running
-    number = marks.get(running.partition("[")[0])
-    text = stack.partition("\n")[0] if stack else say(language, "exit_code", code=code)
-    result.failure = {"invariant": number, "kind": result.outcome, "text": text, "frames": frames}
-    result.failure["asked"] = _body(exercise.files["judge.py"].data.decode("utf-8"), running.partition("[")[0])
-    return result
+            break
+    return result, running
+
+
+def stop(
+    result: Grade, exercise: Exercise, running: str, outcome: Outcome, text: str, frames: list[dict[str, Any]]
+) -> None:
+    """Write into the grade that the running test did not end by itself."""
+    test = running.partition("[")[0]
+    number = dict(zip(result.tests, result.judged, strict=True)).get(test)
+    result.outcome, result.failed_test = outcome, running
+    result.failure = {"invariant": number, "kind": outcome, "text": text, "frames": frames}
+    result.failure["asked"] = _body(exercise.files["judge.py"].data.decode("utf-8"), test)
 
 
 def _kind(exercise: Exercise, event: dict[str, Any]) -> tuple[Outcome, str]:

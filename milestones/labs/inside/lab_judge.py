@@ -6,20 +6,15 @@
         pool.get_new_blocks(2)
         expect(pool.get_new_blocks(2, after=2), [3, 4])
 
-It is a pytest plugin of a process of its own, which writes one JSON object a line: a line is out before the next test
-begins, so that what a crash leaves is known up to the test that crashed.
+It imports no pytest: a page of the site runs the same judges without it (milestones/site/live/exercise_driver.py).
 """
 
 from __future__ import annotations
 
 import ast
-import faulthandler
-import json
 import linecache
 import math
 import os
-import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,12 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pytest
-
 import lab_values
 
 TREE = Path(os.environ.get("LAB_TREE", ".")).resolve()
-HERE = Path(__file__).resolve().parent
 CHINESE = os.environ.get("LAB_LANGUAGE") == "zh"
 
 
@@ -119,88 +111,9 @@ def raises(kind: type[BaseException], says: str = "") -> Iterator[None]:
     raise MismatchError(say("no error", "没有报错"), wanted, (f"{kind.__name__} {says}", "no error"))
 
 
-WAIT = 6  # a test that waits may take so many times its seconds
-
-
-class Recorder:
-    """Writes what happens to the report, and stops a test that does not end."""
-
-    def __init__(self, report: Path, crash: Path, seconds: float) -> None:
-        self.report = report.open("a", encoding="utf-8")
-        self.crash = crash.open("w", encoding="utf-8")
-        self.seconds = seconds
-        faulthandler.enable(self.crash)
-        if hasattr(signal, "setitimer"):  # writes the stack even inside a call into C, then ends the process
-            faulthandler.register(signal.SIGPROF, self.crash, all_threads=True, chain=True)
-        self._watch(60)  # importing
-
-    def write(self, event: str, **entries: Any) -> None:
-        self.report.write(json.dumps({"event": event, **entries}) + "\n")
-        self.report.flush()
-
-    def _watch(self, seconds: float) -> None:
-        """A test may compute for so many CPU seconds, whatever else the machine does. One that waits is stopped by the
-        clock, later; so is any test where a process has no timer of CPU time."""
-        has_timer = hasattr(signal, "setitimer")
-        if has_timer:
-            signal.setitimer(signal.ITIMER_PROF, seconds)
-        faulthandler.dump_traceback_later(WAIT * seconds if has_timer else seconds, exit=True, file=self.crash)
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        tests = [item.originalname for item in session.items if isinstance(item, pytest.Function)]
-        marked = [getattr(item.function, "lab_invariant", None) for item in session.items if hasattr(item, "function")]
-        self.write("collected", tests=tests, invariants=marked)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.skipped:
-            self.write("skipped", test=report.nodeid)
-
-    def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
-        """Collecting failed: the judge imports the learner's file."""
-        if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
-            self.write("failed", test="import", **describe(call.excinfo.value, None))
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.write("start", test=nodeid.rpartition("::")[2])
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_call(self, item: pytest.Function) -> Iterator[None]:
-        self._watch(self.seconds)
-        yield
-        self._watch(60)
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Function, call: Any) -> Iterator[None]:
-        outcome: Any = yield
-        report = outcome.get_result()
-        while MEASURED:
-            self.write("measured", figure=MEASURED.pop(0))
-        number = getattr(item.function, "lab_invariant", None)
-        if report.skipped:
-            self.write("skipped", test=item.name)
-        elif report.failed:
-            told = describe(call.excinfo.value, item)
-            told["printed"] = report.capstdout[-2000:]
-            self.write("failed", test=item.name, invariant=number, **told)
-        elif report.when == "call":
-            self.write("passed", test=item.name, invariant=number)
-
-    def pytest_sessionfinish(self) -> None:
-        faulthandler.cancel_dump_traceback_later()
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        foreign = []
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if name.partition(".")[0] != "folovllm" or not isinstance(file, str):
-                continue
-            if not Path(file).resolve().is_relative_to(TREE):
-                foreign.append(f"{name} from {file}")
-        self.write("end", foreign=foreign)
-
-
-def describe(error: BaseException, item: pytest.Function | None) -> dict[str, Any]:
-    """A failure as plain data: what was asked, expected and got, or what was raised, and the lines of it."""
+def describe(error: BaseException, test: Callable[..., None] | None) -> dict[str, Any]:
+    """A failure as plain data: what was asked, expected and got, or what was raised, and the lines of it. test: None
+    where the judge could not be imported."""
     while error.__cause__ is not None and not isinstance(error, NotImplementedError):  # as Triton's interpreter wraps
         error = error.__cause__
     told: dict[str, Any] = {"kind": type(error).__name__, "text": str(error)}
@@ -213,9 +126,8 @@ def describe(error: BaseException, item: pytest.Function | None) -> dict[str, An
     else:
         frames = _frames(error.__traceback__)
         told["frames"] = [_frame(file, line, name) for file, line, name in frames if _in_tree(file)]
-    if item is not None:
-        told["asked"], told["values"] = _asked(error.__traceback__, item, told.get("got", ""))
-        told["values"].update(_parameters(item))
+    if test is not None:
+        told["asked"], told["values"] = _asked(error.__traceback__, test, told.get("got", ""))
     return told
 
 
@@ -233,16 +145,16 @@ def _frame(file: str, line: int, name: str) -> dict[str, Any]:
     return {"file": where, "line": line, "name": name, "code": linecache.getline(file, line).strip()}
 
 
-def _asked(tb: TracebackType | None, item: pytest.Function, got: str) -> tuple[list[str], dict[str, str]]:
+def _asked(tb: TracebackType | None, asked: Callable[..., None], got: str) -> tuple[list[str], dict[str, str]]:
     """The test's lines up to the statement that failed, and the values of plain variables in that statement."""
     found = None
     while tb is not None:
-        if tb.tb_frame.f_code is item.function.__code__:
+        if tb.tb_frame.f_code is asked.__code__:
             found = tb
         tb = tb.tb_next
     if found is None:
         return [], {}
-    code = item.function.__code__
+    code = asked.__code__
     lines = Path(code.co_filename).read_text(encoding="utf-8").splitlines()
     test = next(
         node
@@ -266,14 +178,3 @@ def _asked(tb: TracebackType | None, item: pytest.Function, got: str) -> tuple[l
         if isinstance(value, (int, float, str, list, tuple, dict, set, type(None))) and len(repr(value)) <= 60:
             values[name] = repr(value)
     return shown, values
-
-
-def _parameters(item: pytest.Function) -> dict[str, str]:
-    spec = getattr(item, "callspec", None)
-    return {} if spec is None else {name: repr(value)[:60] for name, value in spec.params.items()}
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if "LAB_REPORT" in os.environ:
-        report, crash = Path(os.environ["LAB_REPORT"]), Path(os.environ["LAB_CRASH"])
-        config.pluginmanager.register(Recorder(report, crash, float(os.environ["LAB_SECONDS"])), "lab-recorder")
