@@ -14,6 +14,7 @@ from milestones.labs.exercise import Exercise, load_exercises, solved_tree
 from milestones.labs.kept import apply_solution, copies, lines_of, reset, restore
 from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
 from milestones.labs.onward import GENERATES, PROMPT, carry_on, generate, generate_of
+from milestones.labs.pages import bring, read_saved
 from milestones.labs.start import default_language, install_command, solve, start, update
 from milestones.labs.words import say
 from milestones.sources import working_tree
@@ -27,7 +28,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command = commands.add_parser("start", help="write a milestone with its exercises emptied, to be filled in")
     command.add_argument("milestone", metavar="mK")
     command.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
-    command.add_argument("--from", dest="before", metavar="DIR", type=Path, help="carry on what you solved there")
+    there = "carry on what you solved there; a file: in the pages of the site"
+    command.add_argument("--from", dest="before", metavar="DIR", type=Path, help=there)
     command.add_argument("--at", metavar="NAME", help="begin at this exercise, with those before it solved")
     command.add_argument("--lang", choices=LANGUAGES, help="what you are told things in (default: your environment's)")
     command.set_defaults(run=run_start)
@@ -80,7 +82,8 @@ def _in_lab(
 def run_start(root: Path, args: argparse.Namespace) -> int:
     course = Course.load(working_tree(root))
     milestone = course.get(args.milestone)
-    before = None if args.before is None else open_lab(root, args.before.resolve())
+    saved = read_saved(args.before) if args.before is not None and args.before.is_file() else None
+    before = None if args.before is None or saved is not None else open_lab(root, args.before.resolve())
     language = args.lang or (before.language if before is not None else default_language())
     if before is not None and before.number >= milestone.number:
         raise MilestoneError(f"--from must be of a milestone before {milestone.id}, got {before.milestone}")
@@ -95,6 +98,9 @@ def run_start(root: Path, args: argparse.Namespace) -> int:
     if before is not None:
         print(say(language, "carrying", folder=args.before), flush=True)
         for key, exercise in carry_on(lab, before, course):
+            print(say(language, key, name=exercise.id, title=exercise.pages[language].title), flush=True)
+    if saved is not None:
+        for key, exercise in bring(root, course, lab, saved):
             print(say(language, key, name=exercise.id, title=exercise.pages[language].title), flush=True)
     print(say(language, "started_next", folder=shlex.quote(str(args.folder))))
     if find_spec("pytest") is None:

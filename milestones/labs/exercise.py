@@ -17,6 +17,7 @@ may reach: it brings a file of its own, and `figure` says what ours and the best
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from dataclasses import dataclass
@@ -108,6 +109,24 @@ class Exercise:
             if function in blank.functions(other):
                 text = blank.replace(text, function, blank.source_of(other, function, where), self.file)
         return text
+
+    def written_into(self, text: str, other: str) -> str:
+        """The same for what was written without the rest of the file: what `other` has besides, imports and helpers,
+        comes at the end."""
+        own = {function.partition(".")[0] for function in self.functions}
+        more = [node for node in ast.parse(other).body if getattr(node, "name", "") not in own]
+        sources = [ast.get_source_segment(other, node) or "" for node in more]
+        return "\n\n".join([self.with_functions_of(text, other), *sources])
+
+    def starting(self, text: str) -> str:
+        """The exercise's functions alone, as `text` has them: methods under their class."""
+        parts, owner = [], ""
+        for function in self.functions:
+            here = function.rpartition(".")[0]
+            parts.append(f"class {here}:\n" if here and here != owner else "")
+            parts.append(blank.source_of(text, function, self.file).strip("\n") + "\n")
+            owner = here
+        return "\n".join(filter(None, parts)).replace(":\n\n", ":\n")
 
     def is_called(self, name: str) -> bool:
         """Whether a person may mean this one: 1, 01, block-pool, 01-block-pool, m3/01, m3/block-pool …"""

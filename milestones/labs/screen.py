@@ -12,14 +12,13 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from milestones.labs import blank
 from milestones.labs.check import Checked
 from milestones.labs.exercise import Exercise
 from milestones.labs.grade import Grade
 from milestones.labs.lab import Lab
 from milestones.labs.prose import Prose, python
+from milestones.labs.told import facts, marks, places
 from milestones.labs.words import say
-from milestones.spec import MilestoneError
 
 WIDTH, WIDEST = 80, 100
 
@@ -95,17 +94,7 @@ def _body(lab: Lab, checked: Checked, *, verbose: bool) -> list[RenderableType]:
 
 
 def _marks(exercise: Exercise, grade: Grade) -> Text:
-    """✔ 1  ✔ 2  ✘ 3  · 4"""
-    line = Text()
-    for number in range(1, len(exercise.pages["en"].invariants) + 1):
-        tests = grade.judged.count(number)
-        if number == grade.invariant and grade.outcome != "solved":
-            line.append(f"✘ {number}   ", style="red")
-        elif tests and grade.passed.count(number) == tests:
-            line.append(f"✔ {number}   ", style="green")
-        else:
-            line.append(f"· {number}   ", style="dim")
-    return line
+    return Text.assemble(*((f"{mark}   ", style) for mark, style in marks(exercise, grade)))
 
 
 def _task(lab: Lab, exercise: Exercise) -> RenderableType:
@@ -116,7 +105,7 @@ def _task(lab: Lab, exercise: Exercise) -> RenderableType:
     table.add_column()
     table.add_row(say(language, "read"), Text(f"docs/{language}/{exercise.note}"))
     table.add_row(say(language, "takes"), Text(say(language, "minutes", n=exercise.minutes)))
-    for place in places(lab, exercise):
+    for place in places(exercise, lab.read(exercise.file)):
         table.add_row(say(language, "write"), Text(place, style="cyan"))
     steps = Table.grid(padding=(0, 1, 0, 0))
     steps.add_column(justify="right", no_wrap=True)
@@ -132,66 +121,12 @@ def _task(lab: Lab, exercise: Exercise) -> RenderableType:
 
 
 def _facts(lab: Lab, checked: Checked, *, verbose: bool) -> Table:
-    """Label and value, line by line: expected, got, where."""
-    language, exercise, grade = lab.language, checked.exercise, checked.grade
-    failure = grade.failure
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-
-    def row(key: str, value: str, style: str = "") -> None:
-        table.add_row("  " + (say(language, key) if key else ""), Text(value, style=style))
-
-    for name, value in failure.get("values", {}).items():
-        row("with", f"{name} = {value}")
-    if grade.outcome == "wrong":
-        row("expected", failure["expected"], "green")
-        row("got", failure["got"], "red")
-    elif grade.outcome == "blank":
-        row("", say(language, "blank"), "yellow")
-    elif grade.outcome == "error":
-        kind, text = failure["kind"], failure["text"]
-        if kind == "SyntaxError" or kind in ("IndentationError", "TabError"):
-            row("", say(language, "syntax", text=text), "red")
-        else:
-            row("", say(language, "raised", error=f"{kind}: {text}" if text else kind), "red")
-    elif grade.outcome == "time":
-        key = "time_printing" if grade.was_printing else "time"
-        row("", say(language, key, seconds=exercise.seconds), "red")
-    elif grade.outcome == "crash":
-        row("", say(language, "crash", text=failure["text"]), "red")
-    elif grade.outcome == "needs":
-        row("", say(language, "needs", other=grade.problem), "yellow")
-    else:
-        row("", say(language, "broken", problem=grade.problem), "red")
-    frames = failure.get("frames", [])
-    own = [frame for frame in frames if frame["file"] == exercise.file] or frames
-    if grade.outcome in ("error", "time", "crash") and own:
-        for frame in frames if verbose else own[-1:]:
-            inside = f"  {frame['name']}" if frame["name"] else ""
-            row("at", f"{frame['file']}:{frame['line']}{inside}", "cyan")
-            if code := frame["code"] or _line(lab, frame["file"], frame["line"]):
-                row("", code)
-    elif grade.outcome != "needs":
-        for place in places(lab, exercise):
-            row("look", place, "cyan")
+    for label, value, style in facts(checked.exercise, checked.grade, lab.language, lab.read, verbose=verbose):
+        table.add_row(f"  {label}", Text(value, style=style))
     return table
-
-
-def _line(lab: Lab, file: str, number: int) -> str:
-    lines = lab.read(file).splitlines()
-    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
-
-
-def places(lab: Lab, exercise: Exercise) -> list[str]:
-    """file:line and name of each function to write, as they stand in the folder."""
-    text, found = lab.read(exercise.file), []
-    for function in exercise.functions:
-        try:
-            found.append(f"{exercise.file}:{blank.find(text, function).lineno}  {function}")
-        except MilestoneError:
-            found.append(f"{exercise.file}  {function}")
-    return found
 
 
 def _some(language: str, files: list[str]) -> str:

@@ -4,6 +4,7 @@
     an image of docs/figures            the drawing in the page itself, since it lies outside of the site's folder
     <!-- live m3/running -->            the box in which the milestone's scheduler runs, in place of its picture
     > [!TIP] above > **title**          a box with that title (an exercise)
+    <!-- exercise m0/02-fork -->        below it, where it needs nothing but Python, the box in which it is solved
 
 A preprocessor, run before the fenced blocks are read. mkdocs and Zensical both run Python-Markdown, so both take it; a
 piece that is missing raises, and that fails either build.
@@ -21,6 +22,7 @@ from markdown.preprocessors import Preprocessor
 
 from milestones.site.directives import DRAWING, END, INLINE, MARK, FenceTracker
 from milestones.site.figures import FOLDER, figure
+from milestones.site.live import exercises
 from milestones.site.render import live_box
 
 # Python-Markdown's whitespace normalisation has 30, its and pymdownx's fenced blocks have 25.
@@ -36,7 +38,7 @@ class DressPreprocessor(Preprocessor):
     def run(self, lines: list[str]) -> list[str]:
         out: list[str] = []
         fences = FenceTracker()
-        anchor, in_live = "", False
+        anchor, in_live, below = "", False, ""
         for line in lines:
             if in_live:
                 in_live = line != END
@@ -47,9 +49,11 @@ class DressPreprocessor(Preprocessor):
             elif mark := MARK.match(line):
                 kind, _, name = mark["body"].partition(" ")
                 in_live = kind == "live"
+                below = exercises.render(name, self.lang) if kind == "exercise" else ""
                 out += ["", live_box(name, self.lang), ""] if in_live else [""]
             elif line == END:
-                out.append("")
+                out += ["", below, ""]
+                below = ""
             elif drawing := DRAWING.fullmatch(line):
                 file = posixpath.normpath(drawing["file"]).lstrip("./")
                 out += ["", figure(f"{FOLDER.partition('/')[0]}/{file}"), ""]

@@ -171,7 +171,7 @@ def _asked(tb: TracebackType | None, asked: Callable[..., None], got: str) -> tu
     shown = lab_values.shown_lines(lines, test, end or found.tb_lineno)
     names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
     values = {}
-    for name in sorted(names & found.tb_frame.f_locals.keys()):
+    for name in sorted(names.intersection(found.tb_frame.f_locals)):
         value = found.tb_frame.f_locals[name]
         if repr(value) == got:
             continue

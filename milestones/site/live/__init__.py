@@ -1,8 +1,9 @@
-"""The scheduler alive in a page: Pyodide and the course's own core, in one script that the reader's click loads.
+"""Python in a page: Pyodide, schedulers and exercises of the course, in one script that the reader's click loads.
 
     npm's pyodide ─┐
-    core of m2 … ──┼─▶ site/live/python.js ◀── a page of either language, at the first click ──▶ a Web Worker
-    driver.py ─────┘   one function, with all of it inside, gzip in base64: 8.5 MB
+    core of m2 …   │
+    exercises …  ──┼─▶ site/live/python.js ◀── a page of either language, at the first click ──▶ a Web Worker
+    the drivers ───┘   one function, with all of it inside, gzip in base64: 8.5 MB
 
 One classic script, since a page that was opened from a disk may load nothing else. Its function is a worker's code, so
 the page itself never unpacks it. Where npm's package cannot be had the build says so, and the pages have no button.
@@ -10,7 +11,6 @@ the page itself never unpacks it. Where npm's package cannot be had the build sa
 
 from __future__ import annotations
 
-import ast
 import base64
 import gzip
 import hashlib
@@ -20,24 +20,17 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import zipfile
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-from milestones.site.errors import DirectiveError
-from milestones.site.source import ROOT, locate
+from milestones.site.live.trees import EXERCISES, HERE, TREES, exercises_zip, tree_zip
+from milestones.site.source import ROOT
 
 SCRIPT = ROOT / "site/live/python.js"
-HERE = Path(__file__).parent
 PYODIDE = "314.0.7"
 INTEGRITY = "0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="  # npm's, SHA-512
 CACHE = Path.home() / f".cache/folovllm/pyodide-{PYODIDE}.tgz"
+DRIVERS = ("driver.py", "exercise_driver.py")
 FROM_NPM = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
-# What the driver imports of each milestone; the newest, "root", has the simulator.
-WATCHED = ["folovllm.config", "folovllm.core.scheduler", "folovllm.engine.builder.budgets", "folovllm.sampling_params"]
-TREES = {**dict.fromkeys(("m2", "m3", "m5", "m6"), WATCHED), "root": ["folovllm.simulator.report"]}
-DRAWING = ["__init__.py", "example_picture.py", "example_svg.py", "example_trace.py"]
 
 
 def build() -> str:
@@ -46,7 +39,9 @@ def build() -> str:
     if package is None:
         SCRIPT.unlink(missing_ok=True)
         return f"live pages: npm's pyodide {PYODIDE} cannot be had here, so they show pictures and no scheduler"
-    files = {f"{tree}.zip": tree_zip(tree) for tree in TREES} | {"driver.py": (HERE / "driver.py").read_bytes()}
+    files = {f"{tree}.zip": tree_zip(tree) for tree in TREES}
+    files |= {f"exercises-{milestone}.zip": exercises_zip(milestone) for milestone in EXERCISES}
+    files |= {name: (HERE / name).read_bytes() for name in DRIVERS}
     worker = (HERE / "worker.js").read_text(encoding="utf-8")
     made_of = hashlib.sha256(b"\0".join([package, worker.encode(), *files.values()])).hexdigest()
     mark = f"// Pyodide {PYODIDE} (MPL-2.0), Python (PSF-2.0), FoloVLLM; made of {made_of}\n"
@@ -91,52 +86,3 @@ def _package() -> bytes | None:
         CACHE.unlink()  # cut short, perhaps: the next build fetches it again
         return None
     return package
-
-
-def tree_zip(tree: str) -> bytes:
-    """What the driver needs of a milestone, or of the root: the modules that it imports, and the drawing."""
-    files = {path: _file(path, tree).read_bytes() for path in _modules(tree)}
-    files |= {f"workshop/{name}": (ROOT / "workshop" / name).read_bytes() for name in DRAWING}
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for path, data in sorted(files.items()):
-            archive.writestr(zipfile.ZipInfo(path), data)  # of 1980: the same files make the same archive
-    return buffer.getvalue()
-
-
-def _modules(tree: str) -> set[str]:
-    """The files that TREES' modules import at their top level, and what those import in turn."""
-    found, waiting = {"folovllm/__init__.pyi"}, list(TREES[tree])
-    while waiting:
-        module = waiting.pop()
-        path = _path(module, tree)
-        if path is None or path in found:
-            continue
-        found.add(path)
-        waiting += [module.rpartition(".")[0]] if "." in module else []
-        waiting += _imports(_file(path, tree).read_text(encoding="utf-8"))
-    return found
-
-
-def _path(module: str, tree: str) -> str | None:
-    """None: a name in a module, or a module of other packages."""
-    for path in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
-        if module.startswith("folovllm"):
-            with suppress(DirectiveError):
-                _file(path, tree)
-                return path
-    return None
-
-
-def _file(path: str, tree: str) -> Path:
-    """Raises DirectiveError: there is no such file."""
-    return locate(path, None if tree == "root" else tree)
-
-
-def _imports(text: str) -> Iterator[str]:
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{name.name}" for name in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)

@@ -2,6 +2,7 @@
 
     watch({"milestone": "m5", "budget": 8, …, "requests": [["A", 5, 6, 0, 0], …]})    each step, who waits and why
     load({"device": "h200", "rate": 40, …}, say)                                      1,000 requests, simulated
+    check({"id": "m0/02-fork", "text": …, …}, say)                                    an exercise: exercise_driver.py
 
 It runs in the reader's browser, in Pyodide, with the core of one milestone and no other; the tests run it in CPython.
 There is no model: a sequence draws a token, and for the scheduler one is as good as another. It imports nothing but
@@ -33,6 +34,8 @@ def answer(call: str, spec: str, say: Callable[[int], object] = lambda done: Non
     """JSON of {"found": …}, or of {"error": what is wrong, "lines": where in the reader's own code}."""
     try:
         asked = json.loads(spec)
+        if call == "check":
+            return json.dumps({"found": importlib.import_module("exercise_driver").check(asked, say)})
         return json.dumps({"found": watch(asked) if call == "watch" else load(asked, say)})
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)

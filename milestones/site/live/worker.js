@@ -27,7 +27,7 @@ async function startPython(tree) {
   const createPyodideModule = (await imported("pyodide.asm.mjs")).default;
   const python = await loadPyodide({ indexURL: "https://here.invalid/", createPyodideModule, lockFileContents: LOCK });
   python.unpackArchive(await unpacked(`${tree}.zip`), "zip", { extractDir: "/course" });
-  python.FS.writeFile("/course/driver.py", await unpacked("driver.py"));
+  for (const name of ["driver.py", "exercise_driver.py"]) python.FS.writeFile(`/course/${name}`, await unpacked(name));
   python.runPython("import sys; sys.path.insert(0, '/course'); import driver");
   return python.globals.get("driver").answer;
 }

@@ -2,6 +2,33 @@
 {
   const { say, element } = LIVE;
 
+  // Python's indentation at the keys: Enter goes on below the line's beginning, Tab is four spaces, Shift+Tab takes them
+  // back. Escape lets the next Tab leave, for those who have no mouse. Ctrl+Enter runs.
+  LIVE.typing = (area, run) => {
+    let leaves = false;
+    const write = (text) => document.execCommand("insertText", false, text); // which can be undone
+    area.onkeydown = (event) => {
+      const before = area.value.slice(0, area.selectionStart).split("\n").pop();
+      if (event.key === "Escape") return (leaves = true);
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+        event.preventDefault();
+        run();
+      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        write(`\n${before.match(/^ */)[0]}${/:\s*(#.*)?$/.test(before) ? "    " : ""}`);
+      } else if (event.key === "Tab" && !leaves) {
+        event.preventDefault();
+        const spaces = before.match(/ {0,4}$/)[0].length;
+        if (!event.shiftKey) write(" ".repeat(4 - (before.length % 4)));
+        else if (spaces) {
+          area.selectionStart -= spaces;
+          document.execCommand("delete");
+        }
+      }
+      leaves = false;
+    };
+  };
+
   LIVE.editor = (box) => {
     const choice = element("select", { ariaLabel: say("which code", "哪段代码") });
     for (const { where } of box.code) choice.append(element("option", { value: where }, where.replace(" ", " · ")));
@@ -13,12 +40,7 @@
       area.rows = Math.min(30, area.value.split("\n").length + 1);
       answer.textContent = piece.answer;
     };
-    area.onkeydown = (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.ctrlKey) return;
-      event.preventDefault(); // a new line begins below the one before
-      const indent = area.value.slice(0, area.selectionStart).match(/(?:^|\n)( *)[^\n]*$/)[1];
-      area.setRangeText(`\n${indent}`, area.selectionStart, area.selectionEnd, "end");
-    };
+    LIVE.typing(area, () => run.click());
     const run = element("button", { type: "button", className: "md-button" }, say("Run it", "运行"));
     run.onclick = () => {
       box.texts[choice.value] = area.value;

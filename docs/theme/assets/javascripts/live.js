@@ -1,5 +1,5 @@
-// `live NAME` in a page: a box in which a milestone's own scheduler runs in the reader's browser. Nothing is loaded before the first
-// click; then Python comes from site/live/python.js, beside both languages, and runs in a worker
+// `live NAME` in a page: a box in which a milestone's own scheduler runs in the reader's browser; and exercise.js. Nothing
+// is loaded before the first click; then Python comes from site/live/python.js, beside both languages, and runs in a worker
 // (milestones/site/live/). The picture is drawn there by the code that draws the page's moving pictures.
 const LIVE = (() => {
   const ZH = document.documentElement.lang.startsWith("zh");
@@ -18,28 +18,53 @@ const LIVE = (() => {
     return made;
   }
 
+  const SIZE = 9e6; // of python.js, about: a server's own figure is of what it has compressed
   let source; // of the worker: loaded once for all boxes of a page
-  function workerSource() {
-    source ??= new Promise((resolve, reject) => {
-      const script = element("script", { src: new URL("../../../live/python.js", HERE).href });
-      script.onload = () => {
-        const text = `(${window.folovllmPython})()`;
-        resolve(URL.createObjectURL(new Blob([text], { type: "text/javascript" })));
-      };
-      script.onerror = () => reject(new Error(say("Python is not beside this page", "页面旁边没有 Python")));
-      document.head.append(script);
-    });
+  function workerSource(bar) {
+    source ??= (location.protocol === "file:" ? fromDisk() : fetched(bar)).then(
+      (text) => URL.createObjectURL(new Blob([text], { type: "text/javascript" })),
+      () => {
+        source = undefined;
+        throw new Error(say("Python is not beside this page", "页面旁边没有 Python"));
+      },
+    );
     return source;
   }
 
-  // One call at a time. `seconds`: for longer no answer is waited for, since a reader's code may never end.
+  const script = () => new URL("../../../live/python.js", HERE).href;
+
+  async function fetched(bar) {
+    const answer = await fetch(script());
+    if (!answer.ok) throw new Error(answer.status);
+    const parts = [];
+    let size = 0;
+    for (const reader = answer.body.getReader(); ; ) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      parts.push(value);
+      if (bar) bar.value = Math.min(1, (size += value.length) / SIZE);
+    }
+    bar?.removeAttribute("value"); // what remains is to start it
+    return `${await new Blob(parts).text()}\nfolovllmPython();`;
+  }
+
+  // A page from a disk may fetch nothing, but it may load a script.
+  function fromDisk() {
+    return new Promise((resolve, reject) => {
+      const onload = () => resolve(`(${window.folovllmPython})()`);
+      document.head.append(element("script", { src: script(), onload, onerror: reject }));
+    });
+  }
+
+  // One call at a time. `seconds`: for longer no answer, nor a word that it goes on, is waited for, since a reader's code
+  // may never end.
   class Python {
     constructor(tree) {
       this.tree = tree;
     }
 
-    async start() {
-      this.worker = new OwnWorker(await workerSource());
+    async start(bar) {
+      this.worker = new OwnWorker(await workerSource(bar));
       await this.#post({ tree: this.tree });
     }
 
@@ -56,10 +81,14 @@ const LIVE = (() => {
           reject(new Error(error));
         };
         const words = say(`no answer after ${seconds} s: stopped`, `${seconds} 秒还没有结果，已停止`);
-        const timer = seconds && setTimeout(() => end(words), 1000 * seconds);
+        const wait = () => seconds && setTimeout(() => end(words), 1000 * seconds);
+        let timer = wait();
         this.worker.onmessage = ({ data }) => {
-          if (data.done !== undefined) return onDone(data.done);
           clearTimeout(timer);
+          if (data.done !== undefined) {
+            timer = wait();
+            return onDone(data.done);
+          }
           return data.broken ? end(data.broken) : resolve(data);
         };
         this.worker.onerror = (event) => end(event.message || say("the worker does not start", "worker 没有启动"));
@@ -68,16 +97,24 @@ const LIVE = (() => {
     }
   }
 
+  const pythons = new Map(); // tree -> the Python of all boxes that share it
+  function shared(tree) {
+    if (!pythons.has(tree)) pythons.set(tree, new Python(tree));
+    return pythons.get(tree);
+  }
+
   // A button under the picture; `open` builds the rest when Python is there.
   function starting(box, words, hint, tree, open) {
     const status = element("span", { className: "live__status", role: "status" });
+    const bar = element("progress", { max: 1, hidden: true, ariaLabel: say("loading", "加载") });
     const button = element("button", { type: "button", className: "md-button" }, words);
     button.onclick = async () => {
       button.disabled = true;
+      bar.hidden = false;
       status.textContent = say("Python is being loaded …", "正在加载 Python……");
       const python = new Python(tree);
       try {
-        await python.start();
+        await python.start(bar);
         await open(python);
         box.querySelector("figure")?.remove();
         row.remove();
@@ -85,14 +122,14 @@ const LIVE = (() => {
       } catch (error) {
         status.textContent = error.message;
         button.disabled = false;
-        source = undefined;
+        bar.hidden = true;
       }
     };
     const size = say(" Python comes from this site, 9 MB.", "Python 从本站加载，共 9 MB。");
-    const row = element("p", { className: "live__start" }, button, status);
+    const row = element("p", { className: "live__start" }, button, bar, status);
     status.textContent = hint + size;
     box.append(row);
   }
 
-  return { say, element, starting, Python };
+  return { say, element, starting, shared, Python };
 })();
