@@ -76,8 +76,8 @@ def test_a_reader_predicts_steps_back_and_rewrites_the_code(alive: Path, open_pa
     found, wrong = opened(page, alive / "en/m3/preemption.html")
     told, ask = found.locator(".live__told"), found.locator(".live__ask")
 
-    found.locator(".live__picture").press("ArrowLeft")
-    assert "step 9 of 10" in found.locator(".live__steps").inner_text()
+    found.locator(".live__picture").press("ArrowRight")
+    assert "step 2 of 10" in found.locator(".live__steps").inner_text()
     found.locator("input[name=predict]").check()
     for name, tokens in {"A": "7", "B": "6", "C": "0"}.items():
         ask.locator(f"input[name={name}]").fill(tokens)
@@ -100,6 +100,36 @@ def test_a_reader_predicts_steps_back_and_rewrites_the_code(alive: Path, open_pa
     found.get_by_role("button", name="The milestone's own").click()
     page.wait_for_function(f"{TRACE}.more[2].gave_way[0] === 'C'")
     assert found.locator(".live__error").is_hidden()
+    assert wrong == []
+
+
+def test_two_runs_stand_one_above_the_other_and_the_address_has_the_settings(alive: Path, open_page: Any) -> None:
+    """A request that gives way is computed again, and swapped."""
+    page = open_page(390)
+    found, wrong = opened(page, alive / "en/m3/preemption.html")
+    told = found.locator(".live__told")
+    assert "step 1 of 10" in found.locator(".live__steps").inner_text()
+    found.get_by_role("button", name="keep above").click()
+    found.locator("input[name=swap]").check()
+    page.wait_for_function(f"{TRACE}.settings.preemption_mode === 'swap'")
+    found.locator(".live__picture").last.press("ArrowRight")
+    found.locator(".live__picture").last.press("ArrowRight")
+    assert "its blocks lie in the swap space" in told.inner_text()
+    shown = "p => [...p.shadowRoot.querySelectorAll('g[class]')].filter(g => g.style.opacity === '0').length"
+    pictures = found.locator(".live__picture")
+    assert [pictures.nth(at).evaluate(shown) > 0 for at in range(pictures.count())] == [True, True]
+
+    found.locator("details.live__code summary").click()
+    found.locator(".live__code select").select_option(label="folovllm/core/preemption.py · choose_victims")
+    assert found.locator("textarea").is_hidden()  # the answer to an exercise
+    found.get_by_role("button", name="Show it").click()
+    assert "newest is needy" in found.locator("textarea").input_value()
+
+    assert page.url.endswith("#live?swap=1")
+    page.reload()
+    page.locator(".live__start button").click()
+    page.wait_for_function(f"{TRACE}?.settings.preemption_mode === 'swap'")
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
     assert wrong == []
 
 

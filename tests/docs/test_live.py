@@ -55,6 +55,13 @@ def test_it_says_who_waits_for_what(tmp_path: Path) -> None:
     assert waits(answer)[0] == {"C": "budget"}  # half of 8 is left for it, and then A has that, too
 
 
+def test_in_m3_a_request_that_gives_way_may_keep_its_blocks_elsewhere(tmp_path: Path) -> None:
+    """C's 7 tokens are moved, not computed again: it comes back with one."""
+    (answer,) = Driver(tmp_path, "m3")({**box.spec("m3/preemption"), "swap": True})
+    assert waits(answer)[2:7] == [{"C": "swapped"}] * 4 + [{}]
+    assert work(answer, 7) == {"C": (6, 1)}
+
+
 def test_what_a_reader_writes_is_run_and_then_forgotten(tmp_path: Path) -> None:
     spec = changed("m5/chunks", "folovllm/core/prompt_shares.py half", "-(-num_tokens // 2)", "num_tokens")
     first, rewritten, again = Driver(tmp_path, "m5")(box.spec("m5/chunks"), spec, box.spec("m5/chunks"))

@@ -82,7 +82,7 @@ def spec(name: str) -> dict[str, object]:
     """What the driver gets at first."""
     box = find(name)
     shown = {"milestone": name.partition("/")[0], "budget": box.budget, "seqs": box.seqs, "blocks": box.blocks}
-    return {**shown, "longest": box.longest, "chunks": True, "caching": True, "requests": box.requests}
+    return {**shown, "longest": box.longest, "chunks": True, "caching": True, "swap": False, "requests": box.requests}
 
 
 def picture(name: str, page: str) -> str:

@@ -86,6 +86,8 @@ def make_scheduler(spec: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     settings: dict[str, Any] = {"max_num_batched_tokens": spec["budget"], "max_num_seqs": spec["seqs"]}
     if number >= 5:
         settings["enable_chunked_prefill"] = spec["chunks"]
+    if spec["swap"]:
+        settings["preemption_mode"] = "swap"
     config = importlib.import_module("folovllm.config").SchedulerConfig(**settings)
     limits = importlib.import_module("folovllm.engine.builder.budgets").resolve_scheduler_config(
         config, spec["longest"]
@@ -97,7 +99,8 @@ def make_scheduler(spec: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     kv = _watched(importlib.import_module("folovllm.core.kv_cache_manager").KVCacheManager)
     settings |= {"max_model_len": longest, "block_size": BLOCK_SIZE, "num_kv_blocks": spec["blocks"], **caching}
     limits = dataclasses.replace(limits, max_model_len=longest)
-    return scheduler(limits, kv(spec["blocks"], BLOCK_SIZE, **caching), frozenset()), settings
+    swapping = {"num_swap_blocks": spec["blocks"]} if spec["swap"] else {}
+    return scheduler(limits, kv(spec["blocks"], BLOCK_SIZE, **caching, **swapping), frozenset()), settings
 
 
 def _watched(manager: type) -> Any:
@@ -173,7 +176,8 @@ def look(scheduler: Any, output: Any, here: dict[str, Any]) -> tuple[list[dict[s
             count = counts.get(name, 0)
             parts.append({"r": name, "start": seq.num_computed_tokens, "n": count, "blocks": list(seq.block_ids)})
         if not seq.is_finished() and name not in counts:
-            waits[name] = "gave way" if name in gave_way else _why(scheduler, output, request, gave_way)
+            why = "gave way" if name in gave_way else _why(scheduler, output, request, gave_way)
+            waits[name] = "swapped" if seq.status.name == "SWAPPED" else why
     pool = scheduler.kv.pool if hasattr(scheduler, "kv") else None
     free = list(pool.get_all_free_blocks()) if pool else None  # the next to be handed out is the first
     kept = [block for block in free or () if block in getattr(pool, "_cached", ())]
@@ -192,6 +196,8 @@ def _why(scheduler: Any, output: Any, request: Any, gave_way: list[str]) -> str:
         return "budget" if left == 0 else "passed over"  # as the reader's code may do
     if gave_way:
         return "preemption"
+    if swapped := getattr(scheduler, "swapped", None):
+        return f"behind {swapped[0].request_id}"
     if (first := scheduler.waiting.peek()) is not request:
         return f"behind {first.request_id}"
     if len(scheduler.running) >= scheduler.max_num_seqs:

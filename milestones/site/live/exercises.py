@@ -7,6 +7,7 @@ exercise.js draws it, and keeps in the browser what is written.
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from html import escape
 
@@ -14,6 +15,7 @@ from markdown import markdown
 
 from milestones.labs.blank import YOURS
 from milestones.labs.exercise import Exercise, load_exercises
+from milestones.labs.prose import _WIDE
 from milestones.labs.prove import blanked_tree
 from milestones.site.live import SCRIPT
 from milestones.site.live.trees import EXERCISES, handed_out, is_pure
@@ -23,6 +25,9 @@ NEEDS_TORCH = {
     "en": "This one needs torch, so it is solved in your own folder only.",
     "zh": "这道题需要 torch，只能在你自己的目录里做。",
 }
+
+
+_LINE_END = re.compile(f"(?<=[{_WIDE}])\n *(?=[{_WIDE}])")  # in Chinese it is no space
 
 
 def render(id: str, lang: str) -> str:
@@ -69,4 +74,4 @@ def _numbered(items: list[str]) -> str:
 
 
 def _html(text: str) -> str:
-    return markdown(text, extensions=["fenced_code"])
+    return markdown(_LINE_END.sub("", text), extensions=["fenced_code"])

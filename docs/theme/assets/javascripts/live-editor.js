@@ -34,11 +34,19 @@
     for (const { where } of box.code) choice.append(element("option", { value: where }, where.replace(" ", " · ")));
     const area = element("textarea", { spellcheck: false, wrap: "off", ariaLabel: say("the code", "代码") });
     const answer = element("em");
+    const reveal = element("button", { type: "button", className: "md-button" }, say("Show it", "显示"));
+    const seen = new Set();
+    reveal.onclick = () => {
+      seen.add(choice.value);
+      load();
+    };
     const load = () => {
       const piece = box.code.find(({ where }) => where === choice.value);
       area.value = box.texts[piece.where] ?? piece.text;
       area.rows = Math.min(30, area.value.split("\n").length + 1);
       answer.textContent = piece.answer;
+      reveal.hidden = !piece.answer || seen.has(choice.value);
+      area.hidden = run.disabled = !reveal.hidden; // no answer in view before its exercise
     };
     LIVE.typing(area, () => run.click());
     const run = element("button", { type: "button", className: "md-button" }, say("Run it", "运行"));
@@ -57,7 +65,7 @@
     const name = box.spec.milestone.toUpperCase();
     const spoils = box.code.some((piece) => piece.answer) ? say(" (answers to exercises)", "（含练习的答案）") : "";
     const words = say(`The code of ${name} that decides this: change it and run it`, `做出决定的 ${name} 代码：改一改，运行`) + spoils;
-    const row = element("div", { className: "live__row" }, choice, answer);
+    const row = element("div", { className: "live__row" }, choice, answer, reveal);
     const buttons = element("div", { className: "live__row" }, run, back);
     return element("details", { className: "live__code" }, element("summary", {}, words), row, area, buttons);
   };

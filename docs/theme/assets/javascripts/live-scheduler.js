@@ -10,9 +10,12 @@
   ];
   class Box {
     constructor(box, data) {
-      Object.assign(this, { box, code: data.code, spec: structuredClone(data.spec), first: data.spec, texts: {} });
+      const sent = LIVE.address.read(data.spec);
+      Object.assign(this, { box, code: data.code, spec: sent ?? structuredClone(data.spec), first: data.spec, texts: {} });
+      if (sent) requestAnimationFrame(() => box.scrollIntoView());
       this.milestone = Number(this.spec.milestone.slice(1));
-      this.step = this.seen = Infinity;
+      this.step = 1;
+      this.seen = Infinity;
       this.right = this.asked = 0;
     }
 
@@ -50,6 +53,7 @@
       const all = [slider("budget", budget, low, Math.max(48, this.spec.budget))];
       all.push(slider("seqs", this.milestone === 2 ? say("slots", "槽") : "max_num_seqs", 1, 6));
       if (this.milestone > 2) all.push(slider("blocks", say("blocks of 4", "块，每块 4 个"), 4, 32));
+      if (this.milestone === 3) all.push(switched("swap", say("swap", "换出（swap）")));
       if (this.milestone >= 5) all.push(switched("chunks", say("chunked prefill", "分块预填充")));
       if (this.milestone >= 6) all.push(switched("caching", say("prefix caching", "前缀缓存")));
       const reset = element("button", { type: "button", onclick: () => this.reset() }, say("reset", "恢复原样"));
@@ -105,6 +109,7 @@
     }
 
     changed() {
+      LIVE.address.write(this.spec, this.first);
       if (this.predicts.checked) this.forget();
       this.compute();
     }
@@ -177,6 +182,7 @@
         button("▶|", say("a step on", "下一步"), () => this.go(this.step + 1)),
         this.player,
         this.where,
+        element("button", { type: "button", onclick: () => LIVE.keepRun(this) }, say("keep above", "留在上方")),
         element("label", {}, this.predicts, element("span", {}, say("predict first", "先预测"))),
       );
     }
@@ -212,13 +218,15 @@
       const right = 164 + 48 * this.step; // the step's column stays in view
       const { scrollLeft, clientWidth } = this.picture;
       this.picture.scrollLeft = Math.max(Math.min(scrollLeft, right - 60), right + 60 - clientWidth);
+      if (this.kept) this.kept.picture.scrollLeft = this.picture.scrollLeft;
     }
 
     show(step) {
       this.step = step;
       this.slider.value = step;
       this.where.value = say(`step ${step} of ${this.count}`, `第 ${step} 步，共 ${this.count} 步`);
-      for (const group of this.picture.shadowRoot.querySelectorAll("g[class]")) {
+      const pictures = [this.picture, ...(this.kept ? [this.kept.picture] : [])];
+      for (const group of pictures.flatMap((picture) => [...picture.shadowRoot.querySelectorAll("g[class]")])) {
         const [, first, last] = group.getAttribute("class").match(/^(?:from|in)(\d+)(?:-(\d+))?/);
         group.style.opacity = first <= step && step <= (last ?? Infinity) ? 1 : 0;
       }

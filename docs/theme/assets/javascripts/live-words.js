@@ -7,6 +7,7 @@ LIVE.words = (() => {
     blocks: () => say("there are too few free blocks", "空闲块不够"),
     preemption: () => say("no request comes in while another gives way", "有请求让位的这一步，其他请求都不能加入"),
     "passed over": () => say("this step passes it over", "这一步跳过了它"),
+    swapped: () => say("its blocks lie in the swap space", "它的块在交换空间里"),
     "gave way": () => say("it gave its blocks back", "它交回了自己的块"),
   };
   const why = (reason) => {
