@@ -12,12 +12,12 @@ from typing import Any
 
 from milestones.site import live
 
-# Calls of the driver on stdin, one JSON each, their answers on stdout. A page has no torch, numpy or rich.
+# Calls of the driver on stdin, one JSON each, their answers on stdout. A page has no torch, numpy, rich or pytest.
 PROGRAM = """
 import sys
 class Page:
     def find_spec(self, name, path=None, target=None):
-        if name in ("torch", "numpy", "rich", "transformers"):
+        if name in ("torch", "numpy", "rich", "transformers", "pytest"):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Page())
 sys.path.insert(0, ".")
@@ -29,12 +29,15 @@ for line in sys.stdin:
 
 
 class Driver:
-    """`Driver(tmp_path, "m3")(box.spec("m3/running"), …)`: what the driver answers to each."""
+    """`Driver(tmp_path, "m3")(box.spec("m3/running"), …)`: what the driver answers to each; or "exercises-m3"."""
 
     def __init__(self, folder: Path, tree: str) -> None:
-        zipfile.ZipFile(io.BytesIO(live.tree_zip(tree))).extractall(folder)
-        (folder / "driver.py").write_bytes((live.HERE / "driver.py").read_bytes())
-        self.folder, self.call = folder, "load" if tree == "root" else "watch"
+        kind, _, milestone = tree.rpartition("-")
+        packed = live.exercises_zip(milestone) if kind else live.tree_zip(tree)
+        zipfile.ZipFile(io.BytesIO(packed)).extractall(folder)
+        for name in live.DRIVERS:
+            (folder / name).write_bytes((live.HERE / name).read_bytes())
+        self.folder, self.call = folder, "check" if kind else "load" if tree == "root" else "watch"
 
     def __call__(self, *specs: dict[str, Any]) -> list[dict[str, Any]]:
         calls = "".join(f"{self.call} {json.dumps(spec)}\n" for spec in specs)

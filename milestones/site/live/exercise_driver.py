@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import io
+import linecache
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ from milestones.labs.words import say as words
 from milestones.sources import File
 
 HERE = Path(__file__).resolve().parent
+sys.dont_write_bytecode = True  # which would be taken for that of another text of the same second and length
 
 
 def check(spec: dict[str, Any], say: Callable[[int], object]) -> dict[str, Any]:
@@ -35,12 +37,20 @@ def check(spec: dict[str, Any], say: Callable[[int], object]) -> dict[str, Any]:
     language = spec["language"]
     os.environ.update(LAB_TREE=str(HERE), LAB_LANGUAGE=language)
     exercise = dataclasses.replace(_exercises(spec["id"].partition("/")[0])[spec["id"]], seconds=spec["seconds"])
+    own = _read(exercise.file)
+    try:
+        return _told(exercise, own, spec["text"], language, say)
+    finally:
+        (HERE / exercise.file).write_text(own, encoding="utf-8")  # other exercises stand on the milestone's own code
+
+
+def _told(exercise: Exercise, own: str, written: str, language: str, say: Callable[[int], object]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     stopped = None
     try:
-        text = exercise.written_into(exercise.blanked(_own(exercise.file)), spec["text"])
+        text = exercise.written_into(exercise.blanked(own), written)
     except SyntaxError as error:
-        line = spec["text"].splitlines()[(error.lineno or 1) - 1 : error.lineno]
+        line = written.splitlines()[(error.lineno or 1) - 1 : error.lineno]
         frame = {"file": f"{exercise.name}.py", "line": error.lineno, "name": "", "code": "".join(line).strip()}
         told = {"kind": type(error).__name__, "text": error.msg, "frames": [frame]}
         events.append({"event": "failed", "test": "import", **told})
@@ -74,12 +84,6 @@ def _read(path: str) -> str:
 
 
 @cache
-def _own(path: str) -> str:
-    """The milestone's own file, as it was before anything was written over it."""
-    return _read(path)
-
-
-@cache
 def _exercises(milestone: str) -> dict[str, Exercise]:
     paths = [path for path in (HERE / LABS / milestone).rglob("*") if path.is_file()]
     snapshot = {path.relative_to(HERE).as_posix(): File(path.read_bytes()) for path in paths}
@@ -92,6 +96,7 @@ def _judge(exercise: Exercise, events: list[dict[str, Any]], say: Callable[[int]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("folovllm", "lab_judge", "support")]:
         del sys.modules[name]
     importlib.invalidate_caches()
+    linecache.clearcache()
     lab_judge = importlib.import_module("lab_judge")
     try:
         tests = _tests(HERE / LABS / exercise.id / "judge.py")
