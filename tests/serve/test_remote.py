@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,6 +127,10 @@ def strange(last: bytes) -> Iterator[str]:
             "0 tokens: the first after",
         ),
         (b'data: {"error": {"message": "it is tired"}}\n\n', 2, "error: the server ended the answer: 'it is tired'"),
+        (b'data: {"error": "overloaded"}\n\n', 2, "error: the server ended the answer: 'overloaded'"),
+        (b'data: {"choices": null}\n\n', 2, "error: the server ended the answer before its end"),
+        (b"data: oops\n\n", 2, "error: the server's answer must be events of OpenAI's interface, got ' oops\\n'"),
+        (b'data: {"choices": ["x"]}\n\n', 2, "error: the server's answer must be events of OpenAI's interface, got "),
         (b"", 2, "error: the server ended the answer before its end"),
     ],
 )
@@ -135,6 +142,17 @@ def test_another_server_s_thoughts_go_beside_the_answer(
         assert (found, out.strip()) == (code, "Yes.")
         assert "Hm." in err
         assert said in err
+
+
+def test_a_reader_of_stdout_that_leaves_is_no_fault_of_the_server() -> None:
+    """`| head`, gone before the first word."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with strange(b"") as url:
+        command = [sys.executable, "-m", "folovllm", "complete", "--url", url, "-q", "Well?"]
+        done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (0, ["Hm."])
 
 
 @pytest.mark.parametrize(
