@@ -99,11 +99,13 @@ def logging_as(form: LogFormat) -> Iterator[Console]:
     else:
         handler, text = _Stderr(), "%(asctime)s %(levelname)s %(message)s"
         notes = Console(file=_Entries(), highlight=False, soft_wrap=True)  # type: ignore[arg-type]
+    plain = handler.formatter
     handler.setFormatter(TextFormatter(text) if is_text else JsonFormatter())
-    root.handlers = logger.handlers = [handler]
+    root.handlers, logger.handlers = [handler], [handler]
     logging.captureWarnings(True)
     try:
         yield notes
     finally:
         logging.captureWarnings(False)
+        handler.setFormatter(plain)
         root.handlers, logger.handlers = before
