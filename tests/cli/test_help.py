@@ -103,6 +103,11 @@ def test_an_option_is_found_by_a_part_of_its_name(word: str, capsys: pytest.Capt
     assert len(page.splitlines()) < 10
 
 
+def test_a_word_that_is_none_of_a_help_s_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("generate", "serve"):
+        assert printed(capsys, command, "--help", "hello") == printed(capsys, command, "--help")
+
+
 def test_a_page_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help=nothing"])
