@@ -12,6 +12,7 @@ vLLM: v1/sample/logits_processor/__init__.py
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
@@ -42,6 +43,7 @@ def load_logits_processors(named: Named) -> tuple[str, ...]:
     return tuple(key for each in named or () if (key := _load(each)) is not None)
 
 
+@cache
 def _load(named: str | type[Any]) -> str | None:
     """None: it is registered, for those that ask."""
     found: Any = named
