@@ -144,16 +144,15 @@ def read_template(given: str | None) -> str | None:
         raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
-def require_packages(options: ServerOptions | None = None, command: str = "serve") -> None:
+def require_packages(options: ServerOptions) -> None:
     """Raises ValueError: the extra `serve` is not installed, or `otel` where `options` need it."""
     try:
         import fastapi_offline  # noqa: F401
-        import httpx  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise missing(f"`{command}`", "serve", error) from error
-    if options is not None and options.otlp_traces_endpoint is not None:
+        raise missing("`serve`", "serve", error) from error
+    if options.otlp_traces_endpoint is not None:
         try:
             from folovllm.serving.openai import spans
         except ImportError as error:

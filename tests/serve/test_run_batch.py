@@ -40,6 +40,15 @@ def answers(target: Path) -> list[dict[str, Any]]:
     return [json.loads(each) for each in target.read_text(encoding="utf-8").splitlines()]
 
 
+def test_a_package_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "folovllm.serving.openai.batch")
+    assert main(["run-batch", "-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")]) == 2
+    assert "error: `run-batch` needs the package httpx: pip install " in capsys.readouterr().err
+
+
 def test_each_line_is_answered_as_a_server_answers_it(tmp_path: Path, client: OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "What is prefix caching?"}]
     lines = [
