@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from folovllm.config import CacheConfig
 from folovllm.engine.engine_client import EngineClient
+from folovllm.engine.input_processor import ProcessedInputs
 from folovllm.engine.snapshots import STEP_TOKENS, EngineSnapshot
 from folovllm.entrypoints import metrics_reader as reader
 from folovllm.outputs import RequestOutput
@@ -55,20 +56,19 @@ class _EngineState(Collector):
         self.snapshots: list[EngineSnapshot] = []
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        families: dict[str, Any] = {}
-        for each in self.snapshots:
-            for found in reader.metrics_of(each.stats, self.model_name):
-                kind, more = _FAMILIES[type(found)]
-                name = found.name.removeprefix("vllm:")
-                family = kind(f"{self.prefix}{name}", _TEXTS[name], labels=[*_LABELS, *more])
-                family = families.setdefault(name, family)
+        of_each = (reader.metrics_of(each.stats, self.model_name) for each in self.snapshots)
+        for same in zip(*of_each, strict=True):
+            kind, more = _FAMILIES[type(same[0])]
+            name = same[0].name.removeprefix("vllm:")
+            family = kind(f"{self.prefix}{name}", _TEXTS[name], labels=[*_LABELS, *more])
+            for each, found in zip(self.snapshots, same, strict=True):
                 if isinstance(found, reader.Vector):
                     for place, count in enumerate(found.values):
                         family.add_metric([*self._labels(each), str(place)], count)
                 elif isinstance(found, (reader.Gauge, reader.Counter)):
                     waits_here = name == "num_requests_waiting" and each.replica is None
                     family.add_metric(self._labels(each), self.gate.num_waiting() if waits_here else found.value)
-        yield from families.values()
+            yield family
         text = "Tokens that a step computes, drafts aside, from the first time that this was asked for."
         tokens = HistogramMetricFamily(f"{self.prefix}iteration_tokens_total", text, labels=_LABELS)
         for each in self.snapshots:
@@ -111,7 +111,7 @@ class Metrics:
     """A registry for each application: two in a process do not meet. What is counted here is of all its engines."""
 
     def __init__(self, llm: EngineClient, model_name: str, gate: Gate, prefix: str) -> None:
-        self.registry, labels = CollectorRegistry(), [model_name, "0"]
+        self.registry, labels = CollectorRegistry(), [model_name, "all" if llm.has_replicas else "0"]
         self.llm, self._state = llm, _EngineState(prefix, model_name, gate, llm.engine.config.cache_config)
         self.registry.register(self._state)
 
@@ -143,13 +143,7 @@ class Metrics:
         self._success = Counter(f"{prefix}request_success", "Finished sequences.", finished, registry=self.registry)
         text = "Requests that a step failed."
         self._failure = Counter(f"{prefix}request_failure", text, _LABELS, registry=self.registry)
-        self._labels = labels
-
-    @property
-    def labels(self) -> list[str]:
-        """Shared with the histograms. Only in an event loop it is known whether there are several engines."""
-        self._labels[1] = "all" if self.llm.replicas() else "0"
-        return self._labels
+        self.labels = labels
 
     def failed(self, times: int = 1) -> None:
         self._failure.labels(*self.labels).inc(times)
@@ -182,11 +176,11 @@ class Metrics:
 class ObservedRequest:
     """One request's outputs as they pass by."""
 
-    def __init__(self, metrics: Metrics, params: SamplingParams, num_prompts: int) -> None:
-        self.metrics, self.params = metrics, params
+    def __init__(self, metrics: Metrics, prompts: Sequence[ProcessedInputs]) -> None:
+        self.metrics, self.prompts = metrics, prompts
         self.arrived = time.perf_counter()
-        self.last = [0.0] * num_prompts
-        self.tokens = [0] * num_prompts
+        self.last = [0.0] * len(prompts)
+        self.tokens = [0] * len(prompts)
 
     def see(self, place: int, output: RequestOutput) -> None:
         now = time.perf_counter()
@@ -205,4 +199,4 @@ class ObservedRequest:
             self.last[place], self.tokens[place] = now, num_tokens
         if output.finished:
             self.metrics.e2e.observe(now - self.arrived)
-            self.metrics.finished(output, self.params)
+            self.metrics.finished(output, self.prompts[place].params)
