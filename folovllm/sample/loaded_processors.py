@@ -40,7 +40,8 @@ def resolve_extra_args(params: SamplingParams, named: Named) -> None:
 
 def load_logits_processors(named: Named) -> tuple[str, ...]:
     """The names of those that every request has. Raises ValueError: one cannot be imported, or is no processor."""
-    return tuple(key for each in named or () if (key := _load(each)) is not None)
+    keys = (_load(each) for each in named or ())  # type: ignore[arg-type]  # a class can be hashed
+    return tuple(key for key in keys if key is not None)
 
 
 @cache

@@ -75,7 +75,7 @@ def test_each_request_is_a_span_of_its_clients_trace(collector: tuple[Collector,
     found, endpoint = collector
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "mine"}
     ask = {"prompt": ["Once upon", "A"], "max_tokens": 5, "n": 2, "temperature": 0.5, "ignore_eos": True}
-    with running(otlp_traces_endpoint=endpoint) as server:
+    with running(otlp_traces_endpoint=endpoint, generation_config="vllm") as server:
         url = f"{server.url}/v1/completions"
         usage = httpx.post(url, json=ask, headers=headers, timeout=600).json()["usage"]
         chat = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}

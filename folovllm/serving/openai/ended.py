@@ -84,11 +84,8 @@ def phases(times: RequestMetrics | None) -> dict[str, float]:
 def log_request(max_log_len: int | None, ended: EndedRequest) -> None:
     """A line for it. max_log_len: the characters, or token ids, of its texts that are in it; None: no text."""
     output, times, prompt = ended.output, ended.times, ended.prompt
-    seconds = {
-        "queue": phases(times).get("queue"),
-        "ttft": times and times.ttft,
-        "e2e": (times and times.e2e_latency) or time.time() - ended.arrival_time,
-    }
+    ttft, e2e = (None, None) if times is None else (times.ttft, times.e2e_latency)
+    seconds = {"queue": phases(times).get("queue"), "ttft": ttft, "e2e": e2e or time.time() - ended.arrival_time}
     fields: dict[str, Any] = {
         "finish_reason": ended.finish_reason,
         "prompt_tokens": len(prompt.token_ids),
