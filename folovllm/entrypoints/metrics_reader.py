@@ -65,9 +65,17 @@ SPEC_DECODE: list[tuple[str, str, Callable[[SpecDecodingStats], int]]] = [
 PER_POS = "spec_decode_num_accepted_tokens_per_pos"
 
 
-def metrics_of(stats: EngineStats, model_name: str) -> list[Metric]:
+LABELS = ("model_name", "engine")
+"""Of every metric."""
+
+
+def labels_of(model_name: str, engine: str = "0") -> dict[str, str]:
+    """engine: its name, where there are several."""
+    return dict(zip(LABELS, (model_name, engine), strict=True))
+
+
+def metrics_of(stats: EngineStats, labels: dict[str, str]) -> list[Metric]:
     """Under vLLM's names, for a program finds them by these."""
-    labels = {"model_name": model_name}
     found: list[Metric] = [
         kind(f"vllm:{name}", value_of(stats), labels=labels)  # type: ignore[arg-type]
         for kind, name, _, value_of in STATE
