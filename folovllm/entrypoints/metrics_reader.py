@@ -65,13 +65,9 @@ SPEC_DECODE: list[tuple[str, str, Callable[[SpecDecodingStats], int]]] = [
 PER_POS = "spec_decode_num_accepted_tokens_per_pos"
 
 
-LABELS = ("model_name", "engine")
-"""Of every metric."""
-
-
 def labels_of(model_name: str, engine: str = "0") -> dict[str, str]:
-    """engine: its name, where there are several."""
-    return dict(zip(LABELS, (model_name, engine), strict=True))
+    """Of every metric. engine: its name, where there are several."""
+    return {"model_name": model_name, "engine": engine}
 
 
 def metrics_of(stats: EngineStats, labels: dict[str, str]) -> list[Metric]:

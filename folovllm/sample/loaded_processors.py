@@ -17,12 +17,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
-from folovllm.sample.logits_processors import (
-    _REGISTRY,
-    LogitsProcessor,
-    register_logits_processor,
-    validate_extra_args,
-)
+from folovllm.sample.logits_processors import _REGISTRY, LogitsProcessor, register_logits_processor, validate_extra_args
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import wrong
 
@@ -40,8 +35,7 @@ def resolve_extra_args(params: SamplingParams, named: Named) -> None:
 
 def load_logits_processors(named: Named) -> tuple[str, ...]:
     """The names of those that every request has. Raises ValueError: one cannot be imported, or is no processor."""
-    keys = (_load(each) for each in named or ())  # type: ignore[arg-type]  # a class can be hashed
-    return tuple(key for key in keys if key is not None)
+    return tuple(filter(None, map(_load, named or ())))  # type: ignore[arg-type]  # a class can be hashed
 
 
 @cache

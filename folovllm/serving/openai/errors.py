@@ -79,8 +79,10 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def refused(error: ValueError) -> APIError:
+def refused(error: APIError | ValueError) -> APIError:
     """A request that is refused. The message begins with the field's name, or is about "the body"."""
+    if isinstance(error, APIError):
+        return error
     if isinstance(error, ValidationError):
         return first_problem(error.errors(include_url=False))
     name = re.match(r"(?!the body)[a-z_]+(\[[^\]]*\]|\.[a-z_]+)*(?=[ (])", str(error))
@@ -107,7 +109,7 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except (APIError, ValueError) as raised:
-        error = raised if isinstance(raised, APIError) else refused(raised)
+        error = refused(raised)
         name = next((name for name in names if (error.param or "").startswith(name)), None)
         if name is None:
             raise error from None

@@ -68,7 +68,8 @@ class _EngineState(Collector):
                     family.add_metric([*found.labels.values()], self.gate.num_waiting() if waits_here else found.value)
             yield family
         text = "Tokens that a step computes, drafts aside, from the first time that this was asked for."
-        tokens = HistogramMetricFamily(f"{self.prefix}iteration_tokens_total", text, labels=reader.LABELS)
+        names = [*reader.labels_of(self.model_name)]
+        tokens = HistogramMetricFamily(f"{self.prefix}iteration_tokens_total", text, labels=names)
         for each, its in zip(self.snapshots, labels, strict=True):
             tokens.add_metric([*its.values()], _buckets(STEP_TOKENS, each.steps_by_tokens), each.step_tokens)
         yield tokens
