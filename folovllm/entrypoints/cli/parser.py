@@ -52,13 +52,9 @@ class Parser(argparse.ArgumentParser):
         self.in_pages = in_pages
         self.set_defaults(parser=self)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self.typed = list(args or ())
-        return super().parse_known_args(args, namespace)
-
     def page(self, word: str | None) -> str:
         """The help of a command, of a group's title or an option's name, or of a part of these. None: all, or the first
-        page; as for a word after `--help ` that is none of these."""
+        page."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and word in action.choices:
                 return str(action.choices[word].page(None))
@@ -81,9 +77,7 @@ class Parser(argparse.ArgumentParser):
             found = {title: actions for title, actions in groups.items() if wanted in title.lower()}
             found = found or {f"options with {wanted!r}": options}
             if not any(found.values()):
-                if f"--help={word}" not in self.typed:
-                    return self.page(None)
-                self.error(f"--help={word} must be a group or an option's name; groups: {', '.join(groups) or 'none'}")
+                return f"{self.prog} has no group or option {word!r}\n\n{self.page(None)}"
         for title, actions in found.items():
             formatter.start_section(title)
             formatter.add_arguments(actions)
