@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,7 +165,6 @@ def test_a_reader_of_stdout_that_leaves_is_no_fault_of_the_server() -> None:
             "--url must be of a server that answers to the end, got 'http://127.0.0.1:1/v1'; [Errno",
         ),
         ("--url x --max-num-seqs 3", "--max-num-seqs must not be given with --url: the engine is the server's"),
-        ("--url x --trace /dev/null", "--trace must not be given with --url"),
         ("-q Hello", "--quick must be given with --url: `folovllm generate --chat TEXT` asks once"),
         ("--model-name x", "--model-name must be given with --url: add --url"),
     ],
@@ -172,3 +172,13 @@ def test_a_reader_of_stdout_that_leaves_is_no_fault_of_the_server() -> None:
 def test_what_cannot_be_is_one_line(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(["chat", *argv.split()], capsys)
     assert (code, err.startswith(f"error: {said}"), err.count("\n")) == (2, True, 1)
+
+
+def test_a_trace_is_refused_before_its_file_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["chat", "--url", "x", "--trace", str(tmp_path / "trace.jsonl")], capsys)
+    assert (code, err.startswith("error: --trace must not be given with --url")) == (2, True)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_is_not_given_to_complete_is_the_server_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "(default: the server's)" in run(["complete", "--help=temperature"], capsys)[1]

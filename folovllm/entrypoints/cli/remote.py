@@ -10,8 +10,9 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
+from functools import partial
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli.parser import add_fields
+from folovllm.entrypoints.cli.parser import add_fields, said_of
 from folovllm.entrypoints.commands import Messages, notes
 from folovllm.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from folovllm.sampling_params import SamplingParams
@@ -31,12 +32,28 @@ URL = "http://localhost:8000/v1"
 def add_parser(choices: Any) -> None:
     text = f"Texts, completed by a server. {commands.CHAT_HELP}."
     parser = choices.add_parser("complete", help="let a server that runs complete texts", description=text)
-    add_options(parser, url=URL)
-    add_fields(parser, SamplingParams, max_tokens=128)
+    _add_options(parser, url=URL)
+    add_fields(parser, SamplingParams, **{**dict.fromkeys(said_of(SamplingParams), "the server's"), "max_tokens": 128})
     parser.set_defaults(run=complete, max_tokens=128)
 
 
-def add_options(parser: argparse.ArgumentParser, url: str | None = None) -> None:
+def extend(parser: argparse.ArgumentParser) -> None:
+    """`chat`, which makes no engine where it has --url."""
+    _add_options(parser)
+    parser.set_defaults(run=partial(_here_or_there, parser.get_default("run")))
+
+
+def _here_or_there(run_here: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    if args.url is not None:
+        return chat(args)
+    for option in ("quick", "model_name", "api_key"):
+        if getattr(args, option) is not None:
+            way_out = "`folovllm generate --chat TEXT` asks once" if option == "quick" else "add --url"
+            raise ValueError(f"--{option.replace('_', '-')} must be given with --url: {way_out}")
+    return run_here(args)
+
+
+def _add_options(parser: argparse.ArgumentParser, url: str | None = None) -> None:
     group = parser.add_argument_group("a server")
     group.add_argument("--url", default=url, help="its address" + ("" if url else f", such as {URL} (default: none)"))
     group.add_argument("--model-name", metavar="NAME", help="which of its models (default: the first that it names)")
