@@ -12,7 +12,8 @@ import argparse
 import re
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -148,9 +149,13 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-def missing(what: str, extras: str, error: ImportError) -> ValueError:
-    """A package of an extra is not installed: how it is, in a clone or without one."""
-    return ValueError(f"{what} needs the package {error.name}: {how_to_install(extras)}")
+@contextmanager
+def needing(extras: str, what: str) -> Iterator[None]:
+    """Raises ValueError: what the block imports is not installed; how it is, in a clone or without one."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"{what} needs the package {error.name}: {how_to_install(extras)}") from error
 
 
 def how_to_install(extras: str) -> str:
