@@ -89,13 +89,6 @@ def test_each_answer_has_an_id(method: str, path: str, status: int, server: Runn
     made = [httpx.request(method, f"{server.url}{path}") for _ in range(2)]
     assert {answer.status_code for answer in made} == {status}
     assert len({answer.headers["x-request-id"] for answer in made}) == 2
-    named = httpx.request(method, f"{server.url}{path}", headers={"X-Request-Id": "mine"})
-    assert named.headers["x-request-id"] == "mine"
-
-
-def test_the_id_that_is_made_ends_the_answers(server: Running) -> None:
-    answer = posted(server, json=ASK)
-    assert answer.json()["id"] == f"cmpl-{answer.headers['x-request-id']}"
 
 
 def test_what_no_handler_is_for_has_an_id_and_a_line(

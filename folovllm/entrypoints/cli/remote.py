@@ -133,7 +133,7 @@ class Server:
             text = error.read().decode("utf-8", "replace")
             with suppress(ValueError, LookupError, TypeError):
                 text = str(json.loads(text)["error"]["message"])
-            raise ValueError(f"the server refuses, with status {error.code}: {text[:1000]}") from None
+            raise ValueError(f"{self.url}{path} refuses, with status {error.code}: {text[:1000]}") from None
         except (OSError, HTTPException) as error:
             why = str(getattr(error, "reason", error))
             raise wrong("--url", "be of a server that answers to the end", self.url, why) from None
