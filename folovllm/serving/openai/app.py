@@ -88,7 +88,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
             allow_headers=options.allowed_headers,
             allow_credentials=options.allow_credentials,
         )
-    app.add_middleware(CallerMiddleware, logs_access=options.logs_access)  # the last is the first that is asked
+    app.add_middleware(CallerMiddleware)  # the last is the first that is asked
     return app
 
 
@@ -131,8 +131,8 @@ def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
         return await answered(messages, body, request)
 
     @app.post("/v1/messages/count_tokens", response_model=None, tags=["answers"])
-    async def count_tokens(body: CountTokensRequest) -> Response:
-        return Response(await messages.count_tokens(body), media_type=JSON)
+    async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
+        return Response(await unless_gone(request.receive, messages.count_tokens(body)), media_type=JSON)
 
 
 def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:

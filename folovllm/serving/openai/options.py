@@ -50,7 +50,7 @@ class ServerOptions:
     root_path: path that a proxy in front puts before this server's own (default: none)
     ssl_certfile: certificate in PEM: the server then speaks HTTPS (default: none)
     ssl_keyfile: key of the certificate, where it is not in the same file (default: none)
-    log_format: an entry of the log as a line of text or of JSON
+    log_format: an entry of the log as a line of text or of JSON; replicas write theirs as Ray does
     enable_log_requests: log each request when it has ended: its id, tokens, times, and why it ended
     max_log_len: characters of its prompt and of its answers that this line has (default: none of them)
     otlp_traces_endpoint: collector of OpenTelemetry that gets a span of each request; by the extra otel (default: none)
@@ -113,11 +113,6 @@ class ServerOptions:
             raise ValueError(f"max_log_len must be given with enable_log_requests, got {self.max_log_len} without it")
         if self.chat_template is not None:
             check_template(self.chat_template)
-
-    @property
-    def logs_access(self) -> bool:
-        """Whether each request has a line of its own, as uvicorn's options say."""
-        return self.uvicorn_log_level in ("info", "debug", "trace") and not self.disable_uvicorn_access_log
 
     @property
     def names(self) -> list[str]:
