@@ -39,6 +39,7 @@ def entries(caplog: pytest.LogCaptureFixture) -> Iterator[list[dict[str, Any]]]:
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)
+    loggers[1].setLevel(logging.INFO)
     yield found
     for logger, level in zip(loggers, levels, strict=True):
         logger.removeHandler(handler)
@@ -79,6 +80,7 @@ def test_texts_are_not_logged_unless_asked_for(entries: list[dict[str, Any]]) ->
     assert [re.sub(r"\S+ - ", "", entry["message"]) for entry in access] == [
         f'"POST /v1/completions HTTP/1.1" {status}' for status in (400, 200)
     ]
+    assert all(entry["seconds"] > 0 for entry in access)
     assert access[1]["request_id"] == next(entry["request_id"] for entry in entries if "finish_reason" in entry)
 
 

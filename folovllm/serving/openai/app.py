@@ -88,7 +88,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
             allow_headers=options.allowed_headers,
             allow_credentials=options.allow_credentials,
         )
-    app.add_middleware(CallerMiddleware)  # the last is the first that is asked
+    app.add_middleware(CallerMiddleware, logs_access=options.logs_access)  # the last is the first that is asked
     return app
 
 

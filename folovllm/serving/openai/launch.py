@@ -46,6 +46,7 @@ class TimedH11(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.access_log = False  # a line when the answer begins; CallerMiddleware writes one when it has ended
         self._begin()
 
     def data_received(self, data: bytes) -> None:
@@ -171,7 +172,7 @@ def make_server(app: FastAPI, kill: Callable[[], None] = lambda: None) -> Draini
         app,
         log_level=options.uvicorn_log_level,
         log_config=options.log_config_file,
-        access_log=not options.disable_uvicorn_access_log,
+        access_log=options.logs_access,
         lifespan="on",
         http=TimedH11,
         ssl_certfile=options.ssl_certfile,

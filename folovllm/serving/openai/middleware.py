@@ -12,15 +12,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import logging
 import re
+import time
 import uuid
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
 from folovllm.serving.logs import Caller, caller
-from folovllm.serving.openai.errors import APIError, failed
+from folovllm.serving.openai.errors import CLIENT_CLOSED_REQUEST, APIError, failed
 
 MAX_ID = 1024  # it is a part of each chunk's id
 
@@ -38,24 +41,30 @@ _HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^][:/?#@\s]*))(:\d*
 
 class CallerMiddleware:
     """Knows a request by an id: X-Request-Id, or one that is made. It is in the answer and in what is logged meanwhile,
-    so that a client or a proxy finds both again. An id that is too long is refused."""
+    so that a client or a proxy finds both again. An id that is too long is refused.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    Args:
+        logs_access: a line for each request, when all of its answer has been sent.
+    """
+
+    def __init__(self, app: ASGIApp, logs_access: bool) -> None:
+        self.app, self.logs_access = app, logs_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers, has_begun = Headers(scope=scope), False
+        began = time.perf_counter()
+        status: int | None = None  # no answer has begun
+        headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         name = given if 0 < len(given) <= MAX_ID else uuid.uuid4().hex
         caller.set(Caller(name, headers))
 
         async def named(message: Message) -> None:
-            nonlocal has_begun
+            nonlocal status
             if message["type"] == "http.response.start":
-                has_begun = True
+                status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode("latin-1"))]
             await send(message)
 
@@ -66,9 +75,20 @@ class CallerMiddleware:
             else:
                 await self.app(scope, receive, named)
         except Exception as error:  # what no handler is for: it is raised anew, with its traceback
-            if not has_begun:
+            if status is None:
                 await failed(error).response(scope)(scope, receive, named)
             raise
+        finally:
+            if self.logs_access:
+                fields = {"seconds": round(time.perf_counter() - began, 6)}
+                where = get_client_addr(scope), scope["method"], get_path_with_query_string(scope)  # type: ignore[arg-type]
+                what = scope["http_version"], status or CLIENT_CLOSED_REQUEST
+                _access.info(_LINE, *where, *what, extra={"fields": fields})
+
+
+_access = logging.getLogger("uvicorn.access")
+_LINE = '%s - "%s %s HTTP/%s" %d'
+"""uvicorn's, which a configuration for its logs may take apart. It writes its own when an answer begins."""
 
 
 ASSETS = ("words.js", "markdown.js", "steps.js", "live.js", "chat.js", "chat.css", "grafana.json")

@@ -115,6 +115,11 @@ class ServerOptions:
             check_template(self.chat_template)
 
     @property
+    def logs_access(self) -> bool:
+        """Whether each request has a line of its own, as uvicorn's options say."""
+        return self.uvicorn_log_level in ("info", "debug", "trace") and not self.disable_uvicorn_access_log
+
+    @property
     def names(self) -> list[str]:
         """What clients may call the model; answers have the first."""
         given = self.served_model_name
