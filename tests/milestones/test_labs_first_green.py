@@ -31,7 +31,7 @@ class Terminal(io.StringIO):
         return True
 
     def write(self, text: str) -> int:
-        if "save a file" in text:
+        if "save to check" in text:
             self.save()
         return super().write(text)
 
@@ -54,9 +54,9 @@ def test_the_first_green_is_one_start_one_check_and_one_expression(
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stdin", screen)
     monkeypatch.setenv("TERM", "xterm")
-    assert cli.main(["check", "--dir", str(folder)]) == 0
+    assert cli.main(["watch", "--dir", str(folder)]) == 0
     seen = screen.getvalue()
-    assert (seen.count("save a file"), seen.count("✔ solved"), "exercise 1 of" in seen) == (1, 1, True)
+    assert (seen.count("save to check"), seen.count("✔ solved"), "exercise 1 of" in seen) == (1, 1, True)
 
 
 @pytest.mark.parametrize("number", range(11))
