@@ -24,13 +24,10 @@ from milestones.labs.predict import ask
 from milestones.labs.screen import show_check, show_end, show_hint
 from milestones.labs.words import say
 
-try:
+HAS_KEYS = os.name == "posix"  # elsewhere there is a check after each save all the same
+if HAS_KEYS:
     import termios
     import tty
-except ImportError:  # Windows: no keys, a check after each save all the same
-    HAS_KEYS = False
-else:
-    HAS_KEYS = True
 
 OVER_THE_BAR = Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
 PAUSE = 0.3  # seconds between two looks
@@ -43,7 +40,7 @@ def watch(
     next exercise comes as soon as one is solved."""
     has_keys = HAS_KEYS and sys.stdin.isatty()
     exercise = choose(exercises, name, lab.language) if name else first_open(lab, exercises)
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         while exercise is not None:
             seen = _stamps(lab)
             with console.status(say(lab.language, "checking", name=exercise.id)):
@@ -64,8 +61,8 @@ def watch(
                     show_compared(console, lab, course, exercises, exercise)
                 elif key == "p":
                     ask(console, lab, exercise, None)
-                _show_bar(console, lab, exercises, exercise, told, has_keys=has_keys)
                 with _keys(has_keys):
+                    _show_bar(console, lab, exercises, exercise, told, has_keys=has_keys)
                     key = _wait(lab, seen, has_keys=has_keys)
                 if has_keys:
                     console.control(OVER_THE_BAR)
@@ -76,7 +73,10 @@ def watch(
             if key == "n":
                 at = exercises.index(exercise) + 1
                 exercise = first_open(lab, [*exercises[at:], *exercises[:at]])
-        show_end(console, lab, course)
+        if first_open(lab, exercises) is None:
+            show_end(console, lab, course)
+    except KeyboardInterrupt:
+        console.print()
     return 0
 
 

@@ -43,7 +43,6 @@ WORDS: dict[str, tuple[str, str]] = {
     "printed": ("it printed", "打印输出"),
     "next": ("next", "下一步"),
     "invariant": ("Invariant {n}", "第 {n} 条"),
-    "task": ("Task", "任务"),
     "done_all": ("All {total} exercises of {milestone} are solved.", "{milestone} 的 {total} 道练习全部完成。"),
     "done_finish": ("See what your engine can do: {command}", "看看你的引擎能做什么：{command}"),
     "finishing": (
@@ -105,7 +104,6 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "broken": ("This is not a grade: {problem}", "没能评判：{problem}"),
     "syntax": ("Python cannot read the file: {text}", "Python 读不了这个文件：{text}"),
-    "missing": ("{problem}", "{problem}"),
     "outside": (
         "note: {files} changed; the exercises are elsewhere, so it was graded as handed out",
         "注意：{files} 有改动；练习不在其中，评判时用的是原来的内容",
