@@ -109,7 +109,7 @@ the course. This folder is a git repository: commit as you like.
 
 1. **阅读**笔记的首页：[docs/zh/{id}/index.md](docs/zh/{id}/index.md)。首页的表按顺序列出各页和各道练习。
    有的链接指向这里没有的页，它们在来源仓库的 `docs/` 里。
-2. **开着**：`python -m milestones watch`。它给出第一道练习：要满足什么，写在哪里。按键用来预测、看提示、到下一题。
+2. **打开**：`python -m milestones watch`。它给出第一道练习：要满足什么，写在哪里。按键用来预测、看提示、到下一题。
 3. **动手写**，保存后自动检查。只查一次：`python -m milestones check`。
 4. 全部完成后**运行**：`{run}`，以及测试：`python -m pytest`。
 {expected}
