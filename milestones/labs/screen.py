@@ -86,9 +86,9 @@ def _show_figure(console: Console, lab: Lab, exercise: Exercise, figure: float) 
 def show_line(console: Console, lab: Lab, checked: Checked) -> None:
     """✘ 03 Share first, copy when written  Invariant 2"""
     exercise, grade = checked.exercise, checked.grade
-    mark, style = {"solved": ("✔", "green"), "blank": ("·", "dim")}.get(grade.outcome, ("✘", "red"))
-    key = grade.outcome if grade.outcome in ("solved", "blank") else "invariant"
-    told = say(lab.language, key, n=grade.invariant or "…")
+    known = {"solved": ("✔", "green", "solved"), "blank": ("·", "dim", "blank"), "needs": ("·", "dim", "after")}
+    mark, style, key = known.get(grade.outcome, ("✘", "red", "invariant"))
+    told = say(lab.language, key, n=grade.invariant or "…", other=grade.problem)
     title = exercise.pages[lab.language].title
     console.print(Text(f"{mark} {exercise.folder[:2]} {title}  ", style=style).append(told, style="dim"))
 

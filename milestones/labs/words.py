@@ -31,6 +31,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "超过了已知最好的数字：怎样提交，见 docs/zh/records.md",
     ),
     "so_far": ("yours so far: {figures}", "你到目前为止的数字：{figures}"),
+    "after": ("after {other}", "先做 {other}"),
     "others": ("other solutions", "别的解法"),
     "mine": ("yours", "你的"),
     "ours": ("the course's", "课程的"),
