@@ -1,5 +1,5 @@
-"""The commands: list, show, checkout, diff, carry, tag, verify, prove, path, size, bench; the learner's are in
-labs/commands.py. Bad input ends with one line and exit code 2.
+"""The commands for reading and for making; the learner's are in labs/commands.py. Bad input ends with one line and exit
+code 2.
 
 `tag`, `checkout` and a `diff` into a pipe need nothing but Python and git, so that they work in a clone
 before anything is installed; the other commands draw tables with rich, which is imported where it is
@@ -25,7 +25,7 @@ from milestones.diffs import compare
 from milestones.green import GreenRuns
 from milestones.imports import check_syntax
 from milestones.labs import prove
-from milestones.labs.commands import add_commands, states
+from milestones.labs.commands import add_commands
 from milestones.labs.start import install_command
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
@@ -33,7 +33,11 @@ from milestones.steps import step_problems
 from milestones.tags import tag_all
 from milestones.trees import build_tree, checkout, run_commands
 
-DESCRIPTION = "FoloVLLM, milestone by milestone."
+GROUPS = {
+    "learn": "start watch check hint predict solution compare reset restore finish progress update",
+    "read": "list read diff checkout tag path bench",
+    "make": "carry verify prove size",
+}
 
 
 def main(argv: list[str] | None = None, root: Path | None = None) -> int:
@@ -65,15 +69,21 @@ def main(argv: list[str] | None = None, root: Path | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m milestones", description=DESCRIPTION)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser = argparse.ArgumentParser(
+        prog="python -m milestones",
+        usage="%(prog)s COMMAND …",
+        description="FoloVLLM, milestone by milestone.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
 
     command = commands.add_parser("list", help="the milestones there are")
     command.set_defaults(run=run_list)
 
-    command = commands.add_parser("show", help="what arrives at a milestone")
+    command = commands.add_parser("read", help="a milestone as its commits: one idea each, its diff, how to see it")
     command.add_argument("milestone", metavar="mK")
-    command.set_defaults(run=run_show)
+    command.add_argument("step", metavar="STEP", nargs="?", type=int, help="only this one (default: all)")
+    command.set_defaults(run=run_read)
 
     command = commands.add_parser("checkout", help="write a milestone into a folder of its own")
     command.add_argument("milestone", metavar="mK")
@@ -143,6 +153,9 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("bench", help="the same requests through several milestones: tokens/s")
     bench_command.add_options(command)
     command.set_defaults(run=bench_command.run)
+    said = {action.dest: action.help for action in commands._choices_actions}  # argparse has no groups of commands
+    rows = {group: "\n".join(f"  {name:<10}{said[name]}" for name in names.split()) for group, names in GROUPS.items()}
+    parser.epilog = "\n\n".join(f"{group}:\n{text}" for group, text in rows.items())
     return parser
 
 
@@ -153,12 +166,11 @@ def run_list(root: Path, args: argparse.Namespace) -> int:
     return 0
 
 
-def run_show(root: Path, args: argparse.Namespace) -> int:
-    from milestones.report import print_milestone
+def run_read(root: Path, args: argparse.Namespace) -> int:
+    from milestones.report import print_steps
 
     course = Course.load(working_tree(root))
-    milestone = course.get(args.milestone)
-    print_milestone(course, milestone, states(root, course, milestone))
+    print_steps(course, course.get(args.milestone), args.step)
     return 0
 
 

@@ -3,6 +3,7 @@ package at all."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,10 +21,10 @@ from milestones.labs.prove import Proof
 from milestones.path import Walk
 from milestones.size import Row, Size
 from milestones.sources import Snapshot
-from milestones.spec import LANGUAGES, Milestone
+from milestones.spec import NOTES, Milestone, MilestoneError
 from milestones.steps import stages
 from milestones.tree_runner import Result
-from milestones.trees import count_lines, run_commands
+from milestones.trees import build_tree, count_lines, run_commands
 
 console = PlainConsole()
 
@@ -41,53 +42,53 @@ def print_list(course: Course) -> None:
         sizes = (str(package), f"{count_lines(tree):,}", str(len(exercises)))
         table.add_row(m.id, m.title["en"], m.title["zh"], *sizes)
     console.print(table)
-    console.print("\nfiles and lines are those of folovllm/. Next: python -m milestones show m0", style="dim")
+    console.print("\nfiles and lines are those of folovllm/. Next: python -m milestones read m0", style="dim")
 
 
-def print_milestone(course: Course, m: Milestone, states: dict[str, str]) -> None:
-    """`states`: exercise -> how far the learner is with it, where a folder was started from this clone."""
-    console.print(Text(f"{m.label} · {m.title['zh']}", style="bold"))
-    console.print(Text(m.summary["en"]), soft_wrap=True)
-    console.print(Text(m.summary["zh"]), soft_wrap=True)
-    tree, arriving = course.tree(m.number), course.arriving(m.number)
-    _print_way(course, m, tree, states)
-    tops = {"tests": "tests/", "examples": "examples/", "notes": "docs/"}
-    groups = {heading: [p for p in arriving if p.startswith(top)] for heading, top in tops.items()}
-    rest = [p for p in arriving if not p.startswith(tuple(tops.values()))]
-    for heading, paths in {"files": rest, **groups, "changes": course.changed(m.number)}.items():
-        if paths:
-            console.print(Text(f"\n{heading}", style="bold"))
-        for path in paths:
-            lines = tree[path].data.count(b"\n") if path.endswith((".py", ".md")) else None
-            console.print(Text(f"  {path:<52}{'' if lines is None else f'{lines:>5} lines'}"), soft_wrap=True)
-    if m.steps:
-        console.print(Text("\nsteps", style="bold"))
-    for stage in stages(course, m):
-        size = f"{len(stage.paths)} files, {stage.lines:,} lines of code and tests"
-        console.print(Text(f"  {stage.label}  {stage.step.title}  ({size})"), soft_wrap=True)
-        hint = f"        read {stage.step.read[0]}, see it: {stage.step.show}"
-        console.print(Text(hint, style="dim"), soft_wrap=True)
-    console.print(f"\nNext: python -m milestones checkout {m.id} ../{m.id}", style="dim")
-    if load_exercises(course.snapshot, m.number):
-        console.print(f"or its exercises: python -m milestones start {m.id} ../{m.id}-lab", style="dim")
+def print_steps(course: Course, m: Milestone, number: int | None) -> None:
+    """What a milestone is, and the commits that lead to it, or one of them: the idea, what to run, the diff of code and
+    tests.
+
+    Raises:
+        MilestoneError: there is no such step.
+    """
+    row, tree = stages(course, m), course.tree(m.number)
+    if number is not None and not 1 <= number <= len(row):
+        raise MilestoneError(f"STEP must be 1 to {len(row)}, as {m.id} has so many, got {number}")
+    before: Snapshot = build_tree(course, course.milestones[m.number - 1]) if m.number else {}
+    with _paged():
+        if number is None:
+            console.print(Text(f"{m.label} · {m.title['zh']}", style="bold"))
+            console.print(Text(f"{m.summary['en']}\n{m.summary['zh']}\n"), soft_wrap=True)
+            rows = {"run": run_commands(m, tree)[:1], "expect": m.expect.splitlines()}
+            for heading, lines in rows.items():
+                for at, line in enumerate(lines):
+                    console.print(Text.assemble((f"{'' if at else heading:<8}", "bold"), line), soft_wrap=True)
+            console.print(f"in      a checkout: python -m milestones checkout {m.id} ../{m.id}\n", style="dim")
+            for stage in row:
+                console.print(Text(f"  {stage.label}  {stage.step.title}  ({stage.lines:,} lines)"), soft_wrap=True)
+            console.print()
+        for stage in row:
+            if number in (None, stage.number):
+                step = stage.step
+                console.print(Text(f"{stage.label} {step.title}", style="bold"))
+                console.print(Text(f"\n{step.body}\n"))
+                console.print(Text(f"read first: {', '.join(step.read)}\nsee it:     {step.show}\n"), soft_wrap=True)
+                changes = [Change(path, before.get(path), stage.tree.get(path)) for path in stage.paths]
+                code = [change for change in changes if not change.path.startswith(NOTES)]
+                print_patch("".join(line for change in code for line in change.lines()))
+            before = stage.tree
 
 
-def _print_way(course: Course, m: Milestone, tree: Snapshot, states: dict[str, str]) -> None:
-    """What to read, what to run and to expect, and the exercises: a learner's order."""
-    pages = [path for language in LANGUAGES if (path := f"docs/{language}/{m.id}/index.md") in tree]
-    rows = {"read": pages, "run": run_commands(m, tree)[:1], "expect": m.expect.splitlines()}
-    console.print()
-    for heading, lines in rows.items():
-        for at, line in enumerate(lines):
-            console.print(Text.assemble((f"{'' if at else heading:<8}", "bold"), line), soft_wrap=True)
-    exercises = load_exercises(course.snapshot, m.number)
-    if exercises:
-        console.print(Text("\nexercises", style="bold"))
-    for e in exercises:
-        titles = " · ".join(e.pages[language].title for language in LANGUAGES)
-        console.print(Text(f"  {e.folder:<24}{titles}"), soft_wrap=True)
-        state = f"  ({states[e.folder]})" if e.folder in states else ""
-        console.print(Text(f"{'':26}{e.file}: {', '.join(e.functions)}{state}", style="dim"), soft_wrap=True)
+@contextmanager
+def _paged() -> Iterator[None]:
+    """At a terminal, what is longer than the screen comes page by page, as git's diffs do."""
+    if not console.is_terminal:
+        yield
+        return
+    os.environ.setdefault("LESS", "FRX")
+    with console.pager(styles=True):
+        yield
 
 
 def print_patch(text: str) -> None:

@@ -8,6 +8,7 @@ is what you get); `tag` looks at HEAD.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -67,18 +68,24 @@ def git(root: Path, *args: str, stdin: bytes | None = None, env: Mapping[str, st
 
 
 def repository_root() -> Path:
-    """The folder that holds this package; it has to be a git repository."""
-    root = Path(__file__).resolve().parent.parent
-    if not (root / ".git").exists():
-        raise MilestoneError(f"{root} is no git repository: get FoloVLLM with `git clone`, not as an archive")
-    return root
+    """The folder that holds this package."""
+    return Path(__file__).resolve().parent.parent
 
 
 def working_tree(root: Path) -> dict[str, File]:
-    """Every file that git tracks, and every new one that it does not ignore, as it lies on disk."""
-    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
+    """Every file that git tracks, and every new one that it does not ignore, as it lies on disk. On a machine without
+    git, and in an archive of the repository: every file but what tools leave behind."""
+    if shutil.which("git") and (root / ".git").exists():
+        listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
+        names = {os.fsdecode(entry) for entry in listed if entry}
+    else:
+        names = set()
+        left = {"__pycache__", "build", "dist", ".git", ".DS_Store"}
+        for place, below, files in os.walk(root):
+            below[:] = [name for name in below if name not in left and not name.startswith(".")]
+            names |= {(Path(place) / name).relative_to(root).as_posix() for name in files if name not in left}
     snapshot: dict[str, File] = {}
-    for name in sorted({os.fsdecode(entry) for entry in listed if entry}):
+    for name in sorted(names):
         path = root / name
         if path.is_file() and not path.is_symlink():
             snapshot[name] = File(path.read_bytes(), executable=os.access(path, os.X_OK))

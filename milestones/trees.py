@@ -3,6 +3,7 @@ one commit."""
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -83,10 +84,10 @@ in the environment of the clone that it came from:
 
 1. **Read** the note's first page, [docs/en/{id}/index.md](docs/en/{id}/index.md). Its table has the pages and exercises
    in turn. Some links lead to pages that are not here: they are in the clone's `docs/`.
-2. **Check**: `python -m milestones check`. It shows the first exercise: what must hold, and where to write.
-3. **Predict** before you code: `python -m milestones predict`.
-4. **Write** it, and check again; `check --watch` does so whenever you save. Stuck: `python -m milestones hint`.
-5. When all are solved, **run** it: `{run}`, and the tests: `python -m pytest`.
+2. **Watch**: `python -m milestones watch`. It shows the first exercise: what must hold, and where to write. Its keys
+   ask you to predict, give a hint, go on.
+3. **Write** it, and save: it is checked. `python -m milestones check` does so once.
+4. When all are solved, **run** it: `{run}`, and the tests: `python -m pytest`.
 {expected}
 What the notes tell you to run works here when all are solved. Before that, run it in the whole milestone:
 `python -m milestones checkout {id} ../{id}`. In both write `python -m folovllm` for `folovllm`: the installed command
@@ -108,10 +109,9 @@ the course. This folder is a git repository: commit as you like.
 
 1. **阅读**笔记的首页：[docs/zh/{id}/index.md](docs/zh/{id}/index.md)。首页的表按顺序列出各页和各道练习。
    有的链接指向这里没有的页，它们在来源仓库的 `docs/` 里。
-2. **检查**：`python -m milestones check`。它给出第一道练习：要满足什么，写在哪里。
-3. 动手之前先**预测**：`python -m milestones predict`。
-4. **动手写**，再检查；`check --watch` 会在每次保存时自动检查。卡住了：`python -m milestones hint`。
-5. 全部完成后**运行**：`{run}`，以及测试：`python -m pytest`。
+2. **打开**：`python -m milestones watch`。它给出第一道练习：要满足什么，写在哪里。按键用来预测、看提示、到下一题。
+3. **动手写**，保存后自动检查。只查一次：`python -m milestones check`。
+4. 全部完成后**运行**：`{run}`，以及测试：`python -m pytest`。
 {expected}
 笔记里让你运行的命令和代码，全部完成后可以在这里运行；在那之前，请在完整的里程碑里运行：
 `python -m milestones checkout {id} ../{id}`。两处都把 `folovllm` 写成 `python -m folovllm`：装好的 `folovllm`
@@ -148,7 +148,7 @@ def build_tree(course: Course, milestone: Milestone) -> dict[str, File]:
 
 def readme(milestone: Milestone, tree: Snapshot, following: str | None) -> str:
     afterwards = [f"python -m milestones start {milestone.id} ../{milestone.id}-lab"]
-    afterwards += [f"python -m milestones show {following}"] if following else []
+    afterwards += [f"python -m milestones read {following}"] if following else []
     examples = [path for path in tree if path.startswith("examples/m")]
     return README.format(
         id=milestone.id,
@@ -214,7 +214,7 @@ def write_tree(tree: Snapshot, folder: Path) -> None:
 
 
 def write_repository(tree: Snapshot, folder: Path, message: str) -> None:
-    """Write `tree` into a new or empty `folder`, and make it a git repository with one commit."""
+    """Write `tree` into a new or empty `folder`, and where there is git make it a repository with one commit."""
     if folder.is_symlink() and not folder.exists():
         raise MilestoneError(f"DIR must be a folder, but {folder} is a link to nothing")
     if folder.exists() and not folder.is_dir():
@@ -226,6 +226,8 @@ def write_repository(tree: Snapshot, folder: Path, message: str) -> None:
         write_tree(tree, folder)
     except OSError as error:  # under a file, or where nothing may be written
         raise MilestoneError(f"DIR must be a folder that can be written to, got {folder}: {error.strerror}") from error
+    if shutil.which("git") is None:
+        return
     # A person's global hooks, ignores and signing have no say in this commit.
     quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false", "-c", "commit.gpgSign=false"]
     git(folder, *quiet, "-c", "init.defaultBranch=main", "init", "--quiet", "--template=")

@@ -24,7 +24,7 @@ from folovllm.bench.options import add_common, add_number
 from folovllm.bench.report import Line, Report, Row, medians
 from folovllm.bench.requests import CacheCounters, LoadRequest, Server, random_requests, read_requests
 from folovllm.bench.workload import progress_bar
-from folovllm.entrypoints.cli.parser import missing
+from folovllm.entrypoints.cli.parser import needing
 
 URL = "http://127.0.0.1:8000"
 USUAL = [Arrivals(max_concurrency=1), Arrivals(max_concurrency=8)]
@@ -52,10 +52,8 @@ def add_requests(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Report:
     """Raises ValueError: options that do not go together, a line of the file that is no request, or no server."""
-    try:
+    with needing("serve", "`bench serve`"):
         from folovllm.bench.http_client import HttpServer
-    except ModuleNotFoundError as error:
-        raise missing("`bench serve`", "serve", error) from error
     args.neighbours = None  # to which the server, which is what is measured, would be one
     return measured(args, HttpServer(args.base_url, args.api_key), *requests_of(args))
 

@@ -138,6 +138,8 @@ class EngineClient(KnowsVLLM, ABC):
         """What runs and waits; cheap enough to ask for each request."""
         return self._load
 
+    has_replicas = False
+
     def replicas(self) -> dict[str, str]:
         """Name and state of each replica: none where there is one engine."""
         return {}

@@ -15,7 +15,7 @@ from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.entrypoints.beam_search import BeamSearchOutput, to_output
 from folovllm.entrypoints.chat_template import conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
-from folovllm.entrypoints.metrics_reader import Metric, metrics_of
+from folovllm.entrypoints.metrics_reader import Metric, labels_of, metrics_of
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import BeamSearchParams, SamplingParams
 from folovllm.utils.ids import next_unused
@@ -98,7 +98,7 @@ class LLM(KnowsVLLM):
 
     def get_metrics(self) -> list[Metric]:
         """What is counted of the engine, under vLLM's names."""
-        return metrics_of(self.engine.stats(), self.engine.model_config.model)
+        return metrics_of(self.engine.stats(), labels_of(self.engine.model_config.model))
 
     def generate(
         self,

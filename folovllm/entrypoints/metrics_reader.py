@@ -65,9 +65,13 @@ SPEC_DECODE: list[tuple[str, str, Callable[[SpecDecodingStats], int]]] = [
 PER_POS = "spec_decode_num_accepted_tokens_per_pos"
 
 
-def metrics_of(stats: EngineStats, model_name: str) -> list[Metric]:
+def labels_of(model_name: str, engine: str = "0") -> dict[str, str]:
+    """Of every metric. engine: its name, where there are several."""
+    return {"model_name": model_name, "engine": engine}
+
+
+def metrics_of(stats: EngineStats, labels: dict[str, str]) -> list[Metric]:
     """Under vLLM's names, for a program finds them by these."""
-    labels = {"model_name": model_name}
     found: list[Metric] = [
         kind(f"vllm:{name}", value_of(stats), labels=labels)  # type: ignore[arg-type]
         for kind, name, _, value_of in STATE

@@ -12,16 +12,11 @@ vLLM: v1/sample/logits_processor/__init__.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
-from operator import attrgetter
+from functools import cache
+from pkgutil import resolve_name
 from typing import Any
 
-from folovllm.sample.logits_processors import (
-    _REGISTRY,
-    LogitsProcessor,
-    register_logits_processor,
-    validate_extra_args,
-)
+from folovllm.sample.logits_processors import _REGISTRY, LogitsProcessor, register_logits_processor, validate_extra_args
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import wrong
 
@@ -39,19 +34,17 @@ def resolve_extra_args(params: SamplingParams, named: Named) -> None:
 
 def load_logits_processors(named: Named) -> tuple[str, ...]:
     """The names of those that every request has. Raises ValueError: one cannot be imported, or is no processor."""
-    return tuple(key for each in named or () if (key := _load(each)) is not None)
+    return tuple(filter(None, map(_load, named or ())))  # type: ignore[arg-type]  # a class can be hashed
 
 
+@cache
 def _load(named: str | type[Any]) -> str | None:
     """None: it is registered, for those that ask."""
-    found: Any = named
-    if isinstance(named, str):
-        module, _, name = named.partition(":")
-        try:
-            found = attrgetter(name)(import_module(module))
-        except Exception as error:  # whatever a module of the user's raises
-            way_out = f"{error or type(error).__name__}; PYTHONPATH must have the folder that the module is in"
-            raise wrong("logits_processors", "be classes that can be imported", named, way_out) from error
+    try:
+        found = resolve_name(named) if isinstance(named, str) else named
+    except Exception as error:  # whatever a module of the user's raises
+        way_out = f"{error or type(error).__name__}; PYTHONPATH must have the folder that the module is in"
+        raise wrong("logits_processors", "be classes that can be imported", named, way_out) from error
     if not (isinstance(found, type) and issubclass(found, LogitsProcessor)):
         raise wrong("logits_processors", "be subclasses of folovllm.sample.logits_processors.LogitsProcessor", named)
     key = f"{found.__module__}:{found.__qualname__}"

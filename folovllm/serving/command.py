@@ -14,7 +14,7 @@ from typing import Any
 from folovllm.config import EngineConfig
 from folovllm.engine.builder.defaults import HUB, engine_options
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs, how_to_install, missing
+from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs, how_to_install, needing
 from folovllm.entrypoints.cli.recording import recording_options
 from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.serving.engine_process import EngineProcess
@@ -66,10 +66,8 @@ def _replica_options(args: argparse.Namespace) -> ReplicaOptions | None:
     if "replicas" not in given:
         name = next(iter(given))
         raise ValueError(f"{name} must be given with --replicas, got {given[name]!r} without it")
-    try:
+    with needing("serve,ray", "`serve --replicas`"):
         import ray.serve  # noqa: F401
-    except ImportError as error:
-        raise missing("`serve --replicas`", "serve,ray", error) from error
     return ReplicaOptions(**given)
 
 
@@ -144,20 +142,15 @@ def read_template(given: str | None) -> str | None:
         raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
-def require_packages(options: ServerOptions | None = None, command: str = "serve") -> None:
+def require_packages(options: ServerOptions) -> None:
     """Raises ValueError: the extra `serve` is not installed, or `otel` where `options` need it."""
-    try:
+    with needing("serve", "`serve`"):
         import fastapi_offline  # noqa: F401
-        import httpx  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise missing(f"`{command}`", "serve", error) from error
-    if options is not None and options.otlp_traces_endpoint is not None:
-        try:
+    if options.otlp_traces_endpoint is not None:
+        with needing("serve,otel", "--otlp-traces-endpoint"):
             from folovllm.serving.openai import spans
-        except ImportError as error:
-            raise missing("--otlp-traces-endpoint", "serve,otel", error) from error
         spans.check_protocol()
 
 

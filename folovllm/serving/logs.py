@@ -16,7 +16,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -68,13 +68,6 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({**entry, **_fields(record)}, ensure_ascii=False)
 
 
-class _Stderr(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, ValueError):  # nobody reads it any more
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
-
-
 class _Entries(io.TextIOBase):
     """A stream whose lines are entries of the log."""
 
@@ -97,13 +90,15 @@ def logging_as(form: LogFormat) -> Iterator[Console]:
     if is_text and sys.stderr.isatty():
         handler, text = logger.handlers[0], "%(message)s"
     else:
-        handler, text = _Stderr(), "%(asctime)s %(levelname)s %(message)s"
+        handler, text = logging.StreamHandler(), "%(asctime)s %(levelname)s %(message)s"
         notes = Console(file=_Entries(), highlight=False, soft_wrap=True)  # type: ignore[arg-type]
+    plain = handler.formatter
     handler.setFormatter(TextFormatter(text) if is_text else JsonFormatter())
-    root.handlers = logger.handlers = [handler]
+    root.handlers, logger.handlers = [handler], [handler]
     logging.captureWarnings(True)
     try:
         yield notes
     finally:
         logging.captureWarnings(False)
+        handler.setFormatter(plain)
         root.handlers, logger.handlers = before

@@ -10,11 +10,11 @@ from typing import Any
 
 from folovllm.engine.builder.defaults import engine_options
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs
+from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs, needing
 from folovllm.entrypoints.cli.vllm_options import add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.errors import EngineDeadError
-from folovllm.serving.command import HOW, add_model, check_config, read_template, require_packages
+from folovllm.serving.command import HOW, add_model, check_config, read_template
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.openai.options import ServerOptions
 from folovllm.vllm_names import arguments
@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> int:
     given["chat_template"] = read_template(given.get("chat_template"))
     options = ServerOptions(**given, max_queue=2**31, max_body_bytes=2**31)
     check_config(options.model, engine)
-    require_packages(command="run-batch")
-    from folovllm.serving.openai.batch import batch_files, run_batch
+    with needing("serve", "`run-batch`"):
+        from folovllm.serving.openai.batch import batch_files, run_batch
 
     status = 0
     with batch_files(args.input_file, args.output_file) as files:

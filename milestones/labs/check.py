@@ -32,17 +32,15 @@ def check(lab: Lab, course: Course, exercises: list[Exercise], exercise: Exercis
     """Grade one exercise of the folder, with this repository's tests."""
     tree = solved_tree(course, lab.number, exercises)
     base = lab.base()
-    changed = changed_files(lab.folder, base)
-    own = {e.file for e in [*exercises, *carried_exercises(lab, course)]}
-    outside = [path for path in changed if path.startswith("folovllm/") and path not in own]
+    others = outside(lab, course, exercises)
     if not (lab.folder / exercise.file).is_file():
         gone = say(lab.language, "file_gone", file=exercise.file, name=exercise.name)
         result = Grade("broken", problem=gone)
-    elif outside:
+    elif others:
         with tempfile.TemporaryDirectory(prefix="folovllm-lab-", ignore_cleanup_errors=True) as name:
             copy = Path(name).resolve()
             shutil.copytree(lab.folder / "folovllm", copy / "folovllm", ignore=shutil.ignore_patterns("__pycache__"))
-            write_tree({path: base[path] for path in outside}, copy)
+            write_tree({path: base[path] for path in others}, copy)
             result = grade(exercise, copy, tree, language=lab.language)
     else:
         result = grade(exercise, lab.folder, tree, language=lab.language)
@@ -50,11 +48,20 @@ def check(lab: Lab, course: Course, exercises: list[Exercise], exercise: Exercis
     done.checks += 1
     if result.outcome == "solved":
         done.passed = lab.digest(exercise)
+        if result.figure is not None and done.figures[-1:] != [result.figure]:
+            done.figures.append(result.figure)
     elif done.passed == lab.digest(exercise):
         done.passed = ""  # something else broke it
     lab.save()
-    tests = [path for path in changed if path.startswith("tests/")]
-    return Checked(exercise, result, outside, tests, lab.course != course_digest(course, lab.number))
+    tests = [path for path in changed_files(lab.folder, base) if path.startswith("tests/")]
+    return Checked(exercise, result, others, tests, lab.course != course_digest(course, lab.number))
+
+
+def outside(lab: Lab, course: Course, exercises: list[Exercise]) -> list[str]:
+    """Changed files of the package that hold no exercise."""
+    own = {e.file for e in [*exercises, *carried_exercises(lab, course)]}
+    changed = changed_files(lab.folder, lab.base())
+    return [path for path in changed if path.startswith("folovllm/") and path not in own]
 
 
 def changed_files(folder: Path, base: Snapshot) -> list[str]:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from milestones.chain import Course
+from milestones.labs.check import outside
 from milestones.labs.exercise import Exercise, load_exercises, solved_tree
 from milestones.labs.kept import apply_solution, copies, lines_of, reset, restore
-from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
+from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, known_labs, open_lab
 from milestones.labs.onward import GENERATES, PROMPT, carry_on, generate, generate_of
 from milestones.labs.pages import bring, read_saved
 from milestones.labs.start import default_language, install_command, solve, start, update
 from milestones.labs.words import say
 from milestones.sources import working_tree
-from milestones.spec import LANGUAGES, Milestone, MilestoneError
+from milestones.spec import LANGUAGES, MilestoneError
 
 if TYPE_CHECKING:  # rich is imported where it is needed: `start` does without
     from rich.console import Console
@@ -34,44 +35,34 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("--lang", choices=LANGUAGES, help="what you are told things in (default: your environment's)")
     command.set_defaults(run=run_start)
 
-    command = _in_lab(commands, "check", "grade the first exercise that is not solved, or the one named")
+    command = _in_lab(commands, run_check, "grade the first exercise that is not solved, or the one named")
     command.add_argument("-v", "--verbose", action="store_true", help="the whole test, all lines on the way")
-    command.add_argument("--watch", action="store_true", help="check again whenever a file is saved")
-    command.add_argument("--all", action="store_true", help="grade every exercise again")
-    command.set_defaults(run=run_check)
-
-    command = _in_lab(commands, "hint", "one hint more; there are three")
-    command.set_defaults(run=run_hint)
-
-    command = _in_lab(commands, "solution", "the milestone's own code")
+    command.add_argument("--all", action="store_true", help="grade every exercise, and count")
+    command = _in_lab(commands, run_watch, "the next exercise, checked whenever you save; keys do the rest")
+    command.add_argument("-v", "--verbose", action="store_true", help="the whole test, all lines on the way")
+    command = _in_lab(commands, run_solution, "the milestone's own code")
     command.add_argument("--apply", action="store_true", help="write it into your folder; said in your progress")
-    command.set_defaults(run=run_solution)
-
-    command = _in_lab(commands, "reset", "an exercise's functions as they were handed out; what you wrote is kept")
-    command.set_defaults(run=run_reset)
-
-    command = _in_lab(commands, "restore", "what you wrote before a reset or a solution: lists the copies, or")
-    command.add_argument("number", metavar="NUMBER", nargs="?", type=int, help="… brings this one back")
-    command.set_defaults(run=run_restore)
-
-    command = _in_lab(commands, "predict", "a question to answer before you code")
+    command = _in_lab(commands, run_restore, "what you wrote before a reset or a solution: lists it, gets it back")
+    command.add_argument("number", metavar="NUMBER", nargs="?", type=int, help="of the copy to bring back")
+    command = _in_lab(commands, run_predict, "a question to answer before you code")
     command.add_argument("answer", metavar="LETTER", nargs="?", help="your answer (default: you are asked)")
-    command.set_defaults(run=run_predict)
-
-    command = _in_lab(commands, "finish", "what your own engine can do now, beside the milestone before", name=False)
-    command.set_defaults(run=run_finish)
-
-    command = _in_lab(commands, "progress", "how far you are, in all milestones started here", name=False)
-    command.set_defaults(run=run_progress)
-
-    command = _in_lab(commands, "update", "bring later fixes of the course into your folder", name=False)
-    command.set_defaults(run=run_update)
+    _in_lab(commands, run_hint, "one hint more; there are three")
+    _in_lab(commands, run_compare, "the course's and other right solutions beside yours, once solved")
+    _in_lab(commands, run_reset, "an exercise's functions as handed out; what you wrote is kept")
+    _in_lab(commands, run_finish, "what your own engine can do now, beside the milestone before", name=False)
+    _in_lab(commands, run_progress, "where you are on the whole way, and what is next", name=False)
+    _in_lab(commands, run_update, "bring later fixes of the course into your folder", name=False)
 
 
 def _in_lab(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], what: str, help: str, *, name: bool = True
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    run: Callable[[Path, argparse.Namespace], int],
+    help: str,
+    *,
+    name: bool = True,
 ) -> argparse.ArgumentParser:
-    command = commands.add_parser(what, help=help)
+    command = commands.add_parser(run.__name__.removeprefix("run_"), help=help)
+    command.set_defaults(run=run)
     if name:
         command.add_argument("name", metavar="NAME", nargs="?", help="an exercise: 3, block-pool, m3/03 …")
     command.add_argument("--dir", type=Path, help="your folder (default: where you stand, or the one used last)")
@@ -99,6 +90,8 @@ def run_start(root: Path, args: argparse.Namespace) -> int:
         print(say(language, "carrying", folder=args.before), flush=True)
         for key, exercise in carry_on(lab, before, course):
             print(say(language, key, name=exercise.id, title=exercise.pages[language].title), flush=True)
+        for path in outside(before, course, load_exercises(course.snapshot, before.number)):
+            print(say(language, "left_file", name=path))
     if saved is not None:
         for key, exercise in bring(root, course, lab, saved):
             print(say(language, key, name=exercise.id, title=exercise.pages[language].title), flush=True)
@@ -112,51 +105,54 @@ def run_check(root: Path, args: argparse.Namespace) -> int:
     import pytest  # noqa: F401  (the judge needs it in a process of its own, where its lack would look like a fault)
 
     from milestones.labs.check import check
-    from milestones.labs.screen import LabConsole, show_check, show_end
+    from milestones.labs.screen import LabConsole, show_check, show_end, show_line, show_next
 
     course, lab, exercises = _open(root, args)
     console = LabConsole()
     exercise = choose(exercises, args.name, lab.language) if args.name else first_open(lab, exercises)
-    is_first = exercise is exercises[0] and not args.all and not lab.is_solved(exercise)
-    if args.watch or (is_first and console.is_interactive and sys.stdin.isatty()):
-        from milestones.labs.watch import watch
-
-        return watch(console, course, lab, exercises, args.name, verbose=args.verbose, once=not args.watch)
-    row = exercises if args.all or exercise is None else [exercise]
-    for exercise in row:
-        with console.status(say(lab.language, "checking", name=exercise.id)):
-            checked = check(lab, course, exercises, exercise)
-        if checked.grade.outcome != "solved" or len(row) == 1:
+    row = exercises if exercise is None or args.all else [exercise]
+    for one in row:
+        with console.status(say(lab.language, "checking", name=one.id)):
+            checked = check(lab, course, exercises, one)
+        if row is not exercises:
             show_check(console, lab, exercises, checked, verbose=args.verbose)
-        if checked.grade.outcome != "solved":
-            return 1
+            show_next(console, lab, exercises, checked)
+        else:
+            show_line(console, lab, checked)
+    if row is exercises:
+        solved = sum(lab.is_solved(exercise) for exercise in exercises)
+        console.print("\n" + say(lab.language, "sum", solved=solved, total=len(exercises)))
     if first_open(lab, exercises) is None:
-        is_shown = GENERATES not in course.tree(lab.number)
-        show_end(console, lab, len(exercises), following(course, lab), is_shown=is_shown)
-    return 0
+        show_end(console, lab, course)
+        return 0
+    return int(row is exercises or checked.grade.outcome != "solved")
+
+
+def run_watch(root: Path, args: argparse.Namespace) -> int:
+    import pytest  # noqa: F401
+
+    from milestones.labs.screen import LabConsole
+    from milestones.labs.watch import watch
+
+    course, lab, exercises = _open(root, args)
+    return watch(LabConsole(), course, lab, exercises, args.name, verbose=args.verbose)
 
 
 def run_hint(root: Path, args: argparse.Namespace) -> int:
-    from rich.padding import Padding
-
-    from milestones.labs.prose import Prose
-    from milestones.labs.screen import LabConsole
+    from milestones.labs.screen import LabConsole, show_hint
 
     _, lab, exercises = _open(root, args)
     exercise = _one(lab, exercises, args.name)
-    console, done = LabConsole(), lab.done(exercise)
-    hints = exercise.pages[lab.language].hints
-    done.hints = min(done.hints + 1, len(hints))
-    lab.save()
-    _heading(console, lab, exercise, say(lab.language, "hint_of", n=done.hints, total=len(hints)))
-    console.print(Padding(Prose(hints[done.hints - 1]), (0, 0, 0, 2)))
-    more = "hint_more" if done.hints < len(hints) else "hint_last"
-    console.print("\n" + " ".join(filter(None, [say(lab.language, more), args.name])), style="dim")
+    console = LabConsole()
+    _heading(console, lab, exercise)
+    show_hint(console, lab, exercise)
+    more = "hint_more" if lab.done(exercise).hints < len(exercise.pages[lab.language].hints) else "hint_last"
+    console.print(" ".join(filter(None, [say(lab.language, more), args.name])), style="dim")
     return 0
 
 
 def run_solution(root: Path, args: argparse.Namespace) -> int:
-    from milestones.labs import blank
+    from milestones.labs.compare import sources
     from milestones.labs.prose import python
     from milestones.labs.screen import LabConsole
 
@@ -174,12 +170,23 @@ def run_solution(root: Path, args: argparse.Namespace) -> int:
         return 0
     done.solution = done.solution or "shown"
     lab.save()
-    _heading(console, lab, exercise, say(lab.language, "solution_of", file=exercise.file))
-    for function in exercise.functions:
-        source = blank.source_of(text, function, exercise.file)
-        console.print(python(source.rstrip(), wrap=False), soft_wrap=True)  # a broken line could not be copied
-        console.print()
-    console.print(say(lab.language, "solution_apply"), style="dim")
+    _heading(console, lab, exercise)
+    console.print(say(lab.language, "solution_of", file=exercise.file), style="dim", markup=False)
+    console.print(python("\n" + sources(exercise, text), wrap=False), soft_wrap=True)  # a broken line cannot be copied
+    console.print("\n" + say(lab.language, "solution_apply"), style="dim")
+    return 0
+
+
+def run_compare(root: Path, args: argparse.Namespace) -> int:
+    from milestones.labs.compare import show_compared
+    from milestones.labs.screen import LabConsole
+
+    course, lab, exercises = _open(root, args)
+    solved = [exercise for exercise in exercises if lab.is_solved(exercise)]
+    exercise = choose(exercises, args.name, lab.language) if args.name else (solved or exercises)[-1]
+    if exercise not in solved:
+        raise MilestoneError(say(lab.language, "compare_first", name=exercise.name))
+    show_compared(LabConsole(), lab, course, exercises, exercise)
     return 0
 
 
@@ -231,16 +238,19 @@ def run_finish(root: Path, args: argparse.Namespace) -> int:
         raise MilestoneError(say(lab.language, "finish_first", name=todo.id))
     console = LabConsole()
     if GENERATES in course.tree(lab.number):
-        with console.status(say(lab.language, "finishing")):
-            mine, earlier = generate(lab.folder), generate_of(course, lab.number - 1)
-        console.print(f"{say(lab.language, 'yours')}  {PROMPT}{mine.text}", markup=False)
+        console.print(say(lab.language, "finishing"), style="dim")
+        print(f"{say(lab.language, 'yours')}  {PROMPT}", end="", flush=True)
+        mine = generate(lab.folder, lambda piece: print(piece, end="", flush=True))
+        print()
         console.print(say(lab.language, "tokens_per_s", name=lab.milestone, speed=f"{mine.tokens_per_s:,.0f}"))
-        if earlier is not None:
+        if GENERATES in course.tree(lab.number - 1):
             name = f"m{lab.number - 1}"
+            with console.status(say(lab.language, "finishing_before", name=name)):
+                earlier = generate_of(course, lab.number - 1)
             console.print(say(lab.language, "tokens_per_s", name=name, speed=f"{earlier.tokens_per_s:,.0f}"))
             if earlier.text != mine.text:
                 raise MilestoneError(say(lab.language, "other_text", name=name, text=repr(earlier.text)))
-    show_end(console, lab, len(exercises), following(course, lab), is_shown=True)
+    show_end(console, lab, course, is_shown=True)
     return 0
 
 
@@ -249,11 +259,10 @@ def run_progress(root: Path, args: argparse.Namespace) -> int:
     from milestones.labs.screen import LabConsole
 
     course = Course.load(working_tree(root))
-    if args.dir is not None:
-        labs = [find_lab(root, args.dir, args.lang)]
-    else:
-        labs = [open_lab(root, folder) for folder in known_labs(root)]
-    show_progress(LabConsole(), course, labs, args.lang or (labs[-1].language if labs else default_language()))
+    here = find_lab(root, args.dir, args.lang) if args.dir or known_labs(root) else None
+    labs = [open_lab(root, folder) for folder in known_labs(root)]
+    language = args.lang or (here.language if here else default_language())
+    show_progress(LabConsole(), course, labs, here, language)
     return 0
 
 
@@ -269,17 +278,6 @@ def run_update(root: Path, args: argparse.Namespace) -> int:
     if not any(rows.values()):
         print(say(lab.language, "up_to_date"))
     return 1 if result.kept else 0
-
-
-def states(root: Path, course: Course, milestone: Milestone) -> dict[str, str]:
-    """Exercise -> state, in the folder of `milestone` that was used last; empty where none was started."""
-    from milestones.labs.progress import state_of
-
-    for folder in reversed(known_labs(root)):
-        lab = open_lab(root, folder)
-        if lab.milestone == milestone.id:
-            return {e.folder: say("en", f"state_{state_of(lab, e)}") for e in exercises_of(course, lab)}
-    return {}
 
 
 def _open(root: Path, args: argparse.Namespace) -> tuple[Course, Lab, list[Exercise]]:
@@ -299,8 +297,6 @@ def _place(lab: Lab, kept: Path | None) -> str:
     return say(lab.language, "kept_in" if place else "kept_nothing", place=place)
 
 
-def _heading(console: Console, lab: Lab, exercise: Exercise, text: str) -> None:
+def _heading(console: Console, lab: Lab, exercise: Exercise) -> None:
     title = exercise.pages[lab.language].title
     console.print(f"M{exercise.milestone} · {exercise.folder[:2]} {title}", style="bold", markup=False)
-    console.print(text, style="dim", markup=False)
-    console.print()

@@ -66,6 +66,11 @@ class Exercise:
     def name(self) -> str:
         return self.folder[3:]
 
+    @property
+    def is_lower_better(self) -> bool:
+        """Of an open task's figure."""
+        return self.figure[BEST] < self.figure["ours"]
+
     @cached_property
     def wrong(self) -> dict[str, str]:
         """Name -> text of each wrong solution."""

@@ -1,8 +1,8 @@
 """A learner's folder: which milestone it is, how far one has come, and what it was like when it was handed out.
 
 DIR/.folovllm/lab.json     milestone, language, the clone, and per exercise what happened; ignored by git
-DIR refs/folovllm/base     a commit of the tree as handed out: what `update` merges against
-clone .git/folovllm-labs.json     the folders started from this clone, the one used last at the end
+DIR/.folovllm/handed-out.zip     the tree as handed out: what `check` compares with, and `update` merges against
+clone .cache/labs.json     the folders started from this clone, the one used last at the end
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import sys
+import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ from milestones.chain import Course
 from milestones.labs import blank
 from milestones.labs.exercise import LABS, Exercise, load_exercises
 from milestones.labs.words import say
-from milestones.sources import File, Snapshot, commit, git
+from milestones.sources import IDENTITY, File, Snapshot, commit, git
 from milestones.spec import LANGUAGES, MilestoneError
 
 STATE = ".folovllm/lab.json"
-BASE = "refs/folovllm/base"
-REGISTRY = "folovllm-labs.json"
+HANDED_OUT = ".folovllm/handed-out.zip"
+REGISTRY = ".cache/labs.json"
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Done:
     hints: int = 0  # seen
     solution: str = ""  # "shown", "applied"
     predictions: list[str] = field(default_factory=list)  # letters, question by question
+    figures: list[float] = field(default_factory=list)  # of an open task: with which it was solved, the last at the end
 
 
 @dataclass
@@ -80,7 +82,13 @@ class Lab:
 
     def digest(self, exercise: Exercise) -> str:
         """Of the exercise's functions as they stand in the folder; of the whole file where they are no functions."""
-        text = self.read(exercise.file)
+        return self._digest_of(exercise, self.read(exercise.file))
+
+    def is_written(self, exercise: Exercise, handed_out: Snapshot) -> bool:
+        """Whether its functions are other ones than were handed out."""
+        return self.digest(exercise) != self._digest_of(exercise, handed_out[exercise.file].data.decode("utf-8"))
+
+    def _digest_of(self, exercise: Exercise, text: str) -> str:
         try:
             parts = [blank.source_of(text, function, exercise.file) for function in exercise.functions]
         except MilestoneError:
@@ -94,7 +102,23 @@ class Lab:
 
     def base(self) -> dict[str, File]:
         """The tree as handed out."""
-        return commit(self.folder, BASE)
+        if not (self.folder / HANDED_OUT).exists():  # a folder that an earlier version of the course made
+            return commit(self.folder, "refs/folovllm/base")
+        with zipfile.ZipFile(self.folder / HANDED_OUT) as file:
+            return {name: File(file.read(name)) for name in file.namelist()}
+
+    def commit(self, title: str) -> None:
+        """Commit all there is, where the folder is a repository."""
+        if (self.folder / ".git").exists():
+            git(self.folder, "add", "--all")
+            options = ["--quiet", "--no-gpg-sign", "--allow-empty", "--message", title]
+            git(self.folder, "commit", *options, env=IDENTITY)
+
+    def set_base(self, tree: Snapshot) -> None:
+        (self.folder / HANDED_OUT).parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(self.folder / HANDED_OUT, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, content in tree.items():
+                file.writestr(name, content.data)
 
 
 def open_lab(root: Path, folder: Path) -> Lab:
@@ -151,11 +175,12 @@ def remember(root: Path, folder: Path) -> None:
     """Put `folder` at the end of the clone's list."""
     names = [str(path) for path in known_labs(root) if path != folder]
     with contextlib.suppress(OSError):  # a clone that may not be written to: then the folder is named, or stood in
+        _registry(root).parent.mkdir(exist_ok=True)
         _registry(root).write_text(json.dumps([*names, str(folder)], ensure_ascii=False), encoding="utf-8")
 
 
 def _registry(root: Path) -> Path:
-    return root / git(root, "rev-parse", "--git-dir").decode().strip() / REGISTRY
+    return root / REGISTRY
 
 
 def exercises_of(course: Course, lab: Lab) -> list[Exercise]:

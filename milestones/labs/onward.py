@@ -1,7 +1,7 @@
 """From one milestone to the next with the same engine: what was solved is carried on, and the end of a milestone shows
 what the learner's own engine can do.
 
-    start m2 ../m2-lab --from ../m1-lab     the functions that were solved there, with what M2 has changed in them
+    start m2 ../m2-lab --from ../m1-lab     the functions that were written there, with what M2 has changed in them
     finish                                  a generation by the folder's own code, beside the milestone before it
 """
 
@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,38 +22,44 @@ from milestones.labs import blank
 from milestones.labs.exercise import OWN, Exercise, load_exercises
 from milestones.labs.grade import grade
 from milestones.labs.lab import Lab
-from milestones.sources import IDENTITY, File, git, merge
+from milestones.sources import File, merge
 from milestones.spec import MilestoneError
 from milestones.trees import write_tree
 
 GENERATES = "folovllm/entrypoints/llm.py"  # a milestone without it generates nothing
 SECONDS = 300
 PROMPT, NUM_TOKENS, PROMPTS = "Once upon a time", 48, 4
+SAYS = "@@"  # before what the script says, since the engine may print too
 SCRIPT = f"""\
 import json, time
 from folovllm import LLM, SamplingParams
 llm = LLM(dtype="float32", device="cpu")
 params = SamplingParams(temperature=0, max_tokens={NUM_TOKENS}, ignore_eos=True)
-text = llm.generate([{PROMPT!r}], params, use_tqdm=False)[0].outputs[0].text
+for output in llm.engine.generate_stream({PROMPT!r}, params):
+    print({SAYS!r} + json.dumps(output.outputs[0].text), flush=True)
 began = time.perf_counter()
 llm.generate([{PROMPT!r}] * {PROMPTS}, params, use_tqdm=False)
-print(json.dumps([text, {PROMPTS} * {NUM_TOKENS} / (time.perf_counter() - began)]))
+print({SAYS!r} + json.dumps({PROMPTS} * {NUM_TOKENS} / (time.perf_counter() - began)))
 """
 
 
 def carry_on(lab: Lab, before: Lab, course: Course) -> Iterator[tuple[str, Exercise]]:
-    """Put the functions that were solved in `before` into `lab`, and commit them. Gives what became of each exercise,
-    as soon as that is known: "carried"; "merged_on", with the changes of the milestones between; "left_changed", as
-    these are in the same lines, or in what its judge calls, and the newer function is left as it is; "left_refused", as
-    its judge refuses it here."""
-    if before.number >= lab.number:
-        raise MilestoneError(f"--from must be of a milestone before {lab.milestone}, got {before.milestone}")
+    """Put the functions that were written in `before`, graded or not, into `lab`, and commit them. Gives what became of
+    each exercise, as soon as that is known: "carried"; "merged_on", with the changes of the milestones between;
+    "left_blank", as there is nothing; "left_open", an open task; "left_changed", as these changes are in the same
+    lines, or in what its judge calls, and the newer function is left as it is; "left_refused", as its judge refuses it
+    here."""
     carried: list[Exercise] = []
+    handed_out = before.base()
     there, here = course.tree(before.number), course.tree(lab.number)
     asked = {(e.file, function) for e in load_exercises(course.snapshot, lab.number) for function in e.functions}
-    for exercise in _solved(before, course):
+    for exercise in [*carried_exercises(before, course), *load_exercises(course.snapshot, before.number)]:
+        if exercise.id not in before.carried and not before.is_written(exercise, handed_out):
+            yield "left_blank", exercise
+            continue
         if OWN in exercise.files:
-            continue  # an open task is no part of the engine
+            yield "left_open", exercise
+            continue
         file = exercise.file
         again = any((file, function) in asked for function in exercise.functions)
         path, old = lab.folder / file, lab.read(file)
@@ -72,9 +79,7 @@ def carry_on(lab: Lab, before: Lab, course: Course) -> Iterator[tuple[str, Exerc
     if carried:
         lab.carried = [exercise.id for exercise in carried]
         lab.save()
-        git(lab.folder, "add", "--all")
-        title = f"What was solved in {before.milestone}"
-        git(lab.folder, "commit", "--quiet", "--no-gpg-sign", "--allow-empty", "--message", title, env=IDENTITY)
+        lab.commit(f"What was solved in {before.milestone}")
 
 
 def _merged(exercise: Exercise, text: str, mine: str, there: File, here: File) -> str | None:
@@ -99,11 +104,6 @@ def carried_exercises(lab: Lab, course: Course) -> list[Exercise]:
     return [e for number in numbers for e in load_exercises(course.snapshot, number) if e.id in lab.carried]
 
 
-def _solved(lab: Lab, course: Course) -> list[Exercise]:
-    own = [e for e in load_exercises(course.snapshot, lab.number) if lab.is_solved(e)]
-    return [*carried_exercises(lab, course), *own]
-
-
 def is_same(exercise: Exercise, there: File, here: File) -> bool:
     """Whether the exercise's functions are in both, and are the same."""
     texts = [file.data.decode("utf-8") for file in (there, here)]
@@ -122,31 +122,46 @@ class Shown:
     tokens_per_s: float
 
 
-def generate(folder: Path) -> Shown:
-    """A generation by the `folovllm` in `folder`, in a process of its own.
+def generate(folder: Path, show: Callable[[str], object] = str) -> Shown:
+    """A generation by the `folovllm` in `folder`, in a process of its own. show: is given the text piece by piece.
 
     Raises:
         MilestoneError: it failed; the text has its last lines.
     """
     env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", SCRIPT],
-            cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise MilestoneError(f"the engine in {folder} did not finish within {SECONDS} s") from error
-    if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise MilestoneError(f"the engine in {folder} failed:\n{last}")
-    return Shown(*json.loads(done.stdout.splitlines()[-1]))
+    shown = Shown("", 0.0)
+    command = [sys.executable, "-X", "utf8", "-P", "-c", SCRIPT]
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
+        subprocess.Popen(
+            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", errors="replace"
+        ) as process,
+    ):
+        guard = threading.Timer(SECONDS, process.kill)
+        guard.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(SAYS):
+                said = json.loads(line.removeprefix(SAYS))
+                if isinstance(said, str):
+                    shown.text += said
+                    show(said)
+                else:
+                    shown.tokens_per_s = said
+        process.wait()
+        if not guard.is_alive():
+            raise MilestoneError(f"the engine in {folder} did not finish within {SECONDS} s")
+        guard.cancel()
+        if process.returncode:
+            errors.seek(0)
+            last = "\n".join(errors.read().strip().splitlines()[-5:])
+            raise MilestoneError(f"the engine in {folder} failed:\n{last}")
+    return shown
 
 
-def generate_of(course: Course, number: int) -> Shown | None:
-    """The same by a milestone's own code; None where it has no engine."""
+def generate_of(course: Course, number: int) -> Shown:
+    """The same by a milestone's own code."""
     tree = course.tree(number)
-    if GENERATES not in tree:
-        return None
     with tempfile.TemporaryDirectory(prefix=f"folovllm-m{number}-") as name:
         folder = Path(name).resolve()
         write_tree({path: file for path, file in tree.items() if path.startswith("folovllm/")}, folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -12,10 +11,12 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from milestones.chain import Course
 from milestones.labs.check import Checked
-from milestones.labs.exercise import Exercise
+from milestones.labs.exercise import BEST, Exercise
 from milestones.labs.grade import Grade
-from milestones.labs.lab import Lab
+from milestones.labs.lab import Lab, exercises_of, following
+from milestones.labs.onward import GENERATES
 from milestones.labs.prose import Prose, python
 from milestones.labs.told import facts, marks, places
 from milestones.labs.words import say
@@ -52,8 +53,7 @@ def show_check(console: Console, lab: Lab, exercises: list[Exercise], checked: C
     for part in _body(lab, checked, verbose=verbose):
         console.print(part)
     if grade.figure is not None:
-        figures = {name: f"{figure:g}" for name, figure in {**exercise.figure, "yours": grade.figure}.items()}
-        console.print("\n  " + say(language, "figures", **figures))
+        _show_figure(console, lab, exercise, grade.figure)
     console.print()
     notes = [
         ("outside", checked.outside),
@@ -64,7 +64,41 @@ def show_check(console: Console, lab: Lab, exercises: list[Exercise], checked: C
             console.print(Text(say(language, key, files=_some(language, files)), style="yellow"))
     if checked.outdated:
         console.print(Text(say(language, "outdated"), style="yellow"))
-    _show_next(console, lab, exercises, exercise, grade)
+
+
+def _show_figure(console: Console, lab: Lab, exercise: Exercise, figure: float) -> None:
+    """Of an open task: how good it is, and how good it was before."""
+    language, known, before = lab.language, exercise.figure, lab.done(exercise).figures
+    figures = {name: f"{value:g}" for name, value in {**known, "yours": figure}.items()}
+    way = say(language, "lower" if exercise.is_lower_better else "higher")
+    console.print("\n  " + say(language, "figures", **figures, way=way))
+    sign = 1 if exercise.is_lower_better else -1
+    past_ours, past_best = (sign * (known[name] - figure) for name in ("ours", BEST))
+    key = "past_best" if past_best > 0 else "best_reached" if past_best == 0 else "past_ours"
+    if past_ours <= 0:
+        key = "short_of_ours" if past_ours else "like_ours"
+    console.print("  " + say(language, key), style="bold green" if past_best >= 0 else "")
+    if len(before) > 1:
+        console.print("  " + say(language, "so_far", figures=", ".join(f"{value:g}" for value in before)), style="dim")
+
+
+def show_line(console: Console, lab: Lab, checked: Checked) -> None:
+    """✘ 03 Share first, copy when written  Invariant 2"""
+    exercise, grade = checked.exercise, checked.grade
+    known = {"solved": ("✔", "green", "solved"), "blank": ("·", "dim", "blank"), "needs": ("·", "dim", "after")}
+    mark, style, key = known.get(grade.outcome, ("✘", "red", "invariant"))
+    told = say(lab.language, key, n=grade.invariant or "…", other=grade.problem)
+    title = exercise.pages[lab.language].title
+    console.print(Text(f"{mark} {exercise.folder[:2]} {title}  ", style=style).append(told, style="dim"))
+
+
+def show_hint(console: Console, lab: Lab, exercise: Exercise) -> None:
+    """One hint more than were seen."""
+    done, hints = lab.done(exercise), exercise.pages[lab.language].hints
+    done.hints = min(done.hints + 1, len(hints))
+    lab.save()
+    console.print(say(lab.language, "hint_of", n=done.hints, total=len(hints)), style="bold", markup=False)
+    console.print(Padding(Prose(hints[done.hints - 1]), (1, 0, 1, 2)))
 
 
 def _body(lab: Lab, checked: Checked, *, verbose: bool) -> list[RenderableType]:
@@ -133,8 +167,8 @@ def _some(language: str, files: list[str]) -> str:
     return files[0] if len(files) == 1 else say(language, "and_more", first=files[0], n=len(files) - 1)
 
 
-def _show_next(console: Console, lab: Lab, exercises: list[Exercise], exercise: Exercise, grade: Grade) -> None:
-    language = lab.language
+def show_next(console: Console, lab: Lab, exercises: list[Exercise], checked: Checked) -> None:
+    language, exercise, grade = lab.language, checked.exercise, checked.grade
     todo = next((e for e in exercises if not lab.is_solved(e)), None)
     if grade.outcome != "solved":
         command = "python -m milestones hint" if todo is exercise else f"python -m milestones hint {exercise.name}"
@@ -143,27 +177,32 @@ def _show_next(console: Console, lab: Lab, exercises: list[Exercise], exercise: 
         elif grade.outcome == "blank":
             command = "python -m milestones check"
         console.print(Text.assemble((f"{say(language, 'next')}  ", "dim"), command))
-    elif todo is not None:
-        title = todo.pages[language].title
-        console.print(Text.assemble((f"{say(language, 'next')}  ", "dim"), f"python -m milestones check   ({title})"))
+    else:
+        command = f"python -m milestones compare {exercise.name}"
+        console.print(Text.assemble((f"{say(language, 'others')}  ", "dim"), command))
+        if todo is not None:
+            title = todo.pages[language].title
+            command = f"python -m milestones check   ({title})"
+            console.print(Text.assemble((f"{say(language, 'next')}  ", "dim"), command))
 
 
-def show_end(console: Console, lab: Lab, total: int, following: str | None, *, is_shown: bool = False) -> None:
-    """All exercises of the milestone are solved. is_shown: so is what the engine can do, or there is none."""
-    language = lab.language
-    label = lab.milestone.upper()
-    console.print(Text(say(language, "done_all", total=total, milestone=label), style="bold green"))
-    if not is_shown:
+def show_end(console: Console, lab: Lab, course: Course, *, is_shown: bool = False) -> None:
+    """All exercises of the milestone are solved. is_shown: so is what the engine can do."""
+    language, total, later = lab.language, len(exercises_of(course, lab)), following(course, lab)
+    told = say(language, "done_all", total=total, milestone=lab.milestone.upper())
+    console.print(Text(told, style="bold green"))
+    if not is_shown and GENERATES in course.tree(lab.number):
         console.print(say(language, "done_finish", command="python -m milestones finish"))
     tests = f"cd {shlex.quote(str(lab.folder))} && python -m pytest"
     console.print(say(language, "done_next", tests=tests), soft_wrap=True)  # a command is not broken over lines
-    if following is None:
+    if later is None:
         console.print(say(language, "done_end"))
     else:
-        command = f"python -m milestones start {following} {shlex.quote(str(_beside(lab.folder, following)))}"
-        command += f" --from {shlex.quote(str(lab.folder))}"
-        console.print(say(language, "done_after", milestone=following.upper(), command=command), soft_wrap=True)
+        told = say(language, "done_after", milestone=later.upper(), command=start_command(lab, later))
+        console.print(told, soft_wrap=True)
 
 
-def _beside(folder: Path, name: str) -> Path:
-    return folder.parent / f"{name}-lab"
+def start_command(lab: Lab, later: str) -> str:
+    """Goes on with milestone `later` beside the folder."""
+    beside = shlex.quote(str(lab.folder.parent / f"{later}-lab"))
+    return f"python -m milestones start {later} {beside} --from {shlex.quote(str(lab.folder))}"

@@ -5,16 +5,15 @@ from __future__ import annotations
 import locale
 import os
 import shlex
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from milestones.chain import Course
 from milestones.labs.exercise import Exercise, load_exercises, solved_tree
 from milestones.labs.kept import apply_solution
-from milestones.labs.lab import BASE, Lab, course_digest, remember
+from milestones.labs.lab import Lab, course_digest, remember
 from milestones.labs.prove import blanked_tree
-from milestones.sources import IDENTITY, File, git, merge
+from milestones.sources import File, merge
 from milestones.spec import Milestone, MilestoneError
 from milestones.trees import lab_readme, write_repository, write_tree
 
@@ -50,8 +49,8 @@ def start(root: Path, course: Course, milestone: Milestone, folder: Path, langua
     tree = lab_tree(course, milestone, language)
     write_repository(tree, folder, f"{milestone.label}: exercises")
     folder = folder.resolve()
-    git(folder, "update-ref", BASE, "HEAD")
     lab = Lab(folder, milestone.id, language, str(root), course_digest(course, milestone.number))
+    lab.set_base(tree)
     lab.save()
     remember(root, folder)
     return lab
@@ -64,7 +63,7 @@ def solve(lab: Lab, course: Course, exercises: list[Exercise]) -> None:
         lab.done(exercise).passed, lab.done(exercise).solution = lab.digest(exercise), "applied"
     if exercises:
         lab.save()
-        git(lab.folder, "commit", "--quiet", "--no-gpg-sign", "--all", "--message", "Solved already", env=IDENTITY)
+        lab.commit("Solved already")
 
 
 @dataclass
@@ -111,22 +110,8 @@ def update(lab: Lab, course: Course) -> Update:
                 base[path] = before  # so that the next update tries again
             else:
                 base.pop(path, None)
-    _set_base(lab.folder, base)
+    lab.set_base(base)
     if not done.kept:
         lab.course = course_digest(course, lab.number)
         lab.save()
     return done
-
-
-def _set_base(folder: Path, tree: dict[str, File]) -> None:
-    """Commit `tree` beside the learner's history, without touching their index or files."""
-    with tempfile.TemporaryDirectory() as name:
-        scratch = Path(name)
-        write_tree(tree, scratch / "tree")
-        index = {"GIT_INDEX_FILE": str(scratch / "index")}
-        there = {"GIT_DIR": str(folder / ".git"), "GIT_WORK_TREE": str(scratch / "tree")}
-        git(scratch / "tree", "-c", "core.autocrlf=false", "add", "--force", "--all", env={**index, **there})
-        oid = git(folder, "write-tree", env=index).decode().strip()
-    parent = git(folder, "rev-parse", BASE).decode().strip()
-    made = git(folder, "commit-tree", "--no-gpg-sign", oid, "-p", parent, "-m", "The course, later", env=IDENTITY)
-    git(folder, "update-ref", BASE, made.decode().strip())

@@ -2,6 +2,7 @@
 
     way m3                       a milestone's pages and exercises, in order
     way *                        all milestones, a line each
+    way open                     the open tasks, with the best known figures
     exercise m3/01-block-pool    the exercise, in the section that explains it
 
 docs/way.toml lists the pages; all others are optional. An exercise has its own title and minutes (milestones/labs).
@@ -13,7 +14,7 @@ from __future__ import annotations
 import posixpath
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -87,6 +88,8 @@ def extra(milestone: str, lang: str, read: Read) -> list[Stop]:
 
 def render(name: str, lang: str, read: Read) -> str:
     """`way NAME` as Markdown."""
+    if name == "open":
+        return _open(lang, read)
     return _all(lang, read) if name == "*" else _one(name, lang, read)
 
 
@@ -154,14 +157,15 @@ def optional(text: str, lang: str) -> str:
 
 def _one(milestone: str, lang: str, read: Read) -> str:
     stops = way(milestone, lang, read)
-    reading, writing = minutes_of(stops)
-    number, hours = sum(len(stop.exercises) for stop in stops), _hours(reading + writing, lang)
+    number, told = sum(len(stop.exercises) for stop in stops), hours(sum(minutes_of(milestone, read)), lang)
+    command = f"`python -m milestones read {milestone}`"
     if lang == "zh":
-        head = f"要读 {len(stops)} 页，做 {number} 道练习，约 {hours}。其余各页都可选读。"
+        head = f"这一页之外要读 {len(stops)} 页，做 {number} 道练习，约 {told}。其余各页都可选读。"
+        head += f"代码也可以一个提交一个提交地读，每个提交一个想法，附有改动和看到它的命令：{command}。"
         rows = ["| 读 | 分钟 | 写 | 分钟 |", "|---|---|---|---|"]
     else:
-        pages = "1 page" if len(stops) == 1 else f"{len(stops)} pages"
-        head = f"{pages} and {number} exercises, about {hours}. All other pages are optional."
+        head = f"This page, {len(stops)} more and {number} exercises: about {told}. All other pages are optional. "
+        head += f"{command} shows the code commit by commit, one idea each, with its diff and a command that shows it."
         rows = ["| read | minutes | write | minutes |", "|---|---|---|---|"]
     more = extra(milestone, lang, read)
     for stop in [*stops, *more]:
@@ -178,11 +182,26 @@ def _all(lang: str, read: Read) -> str:
     rows, total = [head, "|---|---|---|---|"], [0, 0, 0]
     for milestone in _milestones(read):
         stops = way(milestone.id, lang, read)
-        counts = [len(stops), sum(len(stop.exercises) for stop in stops), sum(minutes_of(stops))]
+        exercises = sum(len(stop.exercises) for stop in stops)
+        counts = [1 + len(stops), exercises, sum(minutes_of(milestone.id, read))]
         total = [a + b for a, b in zip(total, counts, strict=True)]
         name = f"[M{milestone.number} {milestone.title[lang]}]({milestone.id}/index.md)"
-        rows.append(f"| {name} | {counts[0]} | {counts[1]} | {_hours(counts[2], lang)} |")
-    rows.append(f"| {'合计' if lang == 'zh' else 'all'} | {total[0]} | {total[1]} | {_hours(total[2], lang)} |")
+        rows.append(f"| {name} | {counts[0]} | {counts[1]} | {hours(counts[2], lang)} |")
+    rows.append(f"| {'合计' if lang == 'zh' else 'all'} | {total[0]} | {total[1]} | {hours(total[2], lang)} |")
+    return "\n".join(rows)
+
+
+def _open(lang: str, read: Read) -> str:
+    head = "| 开放题 | 更好 | 我们的 | 已知最好 |" if lang == "zh" else "| open task | better | ours | best known |"
+    rows = [head, "|---|---|---:|---:|"]
+    for milestone in _milestones(read):
+        for stop in [*way(milestone.id, lang, read), *extra(milestone.id, lang, read)]:
+            for e in stop.exercises:
+                if figure := tomllib.loads(read(f"milestones/labs/{e.id}/exercise.toml")).get("figure"):
+                    ours, best = figure["ours"], figure["best"]
+                    better = ("更小", "更大") if lang == "zh" else ("lower", "higher")
+                    title = f"[{milestone.id.upper()}/{e.number} {e.title}]({stop.page}#{e.section})"
+                    rows.append(f"| {title} | {better[best > ours]} | {ours:g} | **{best:g}** |")
     return "\n".join(rows)
 
 
@@ -195,18 +214,25 @@ def _milestones(read: Read) -> Iterator[Milestone]:
         yield parse_milestone(number, text)
 
 
-def minutes_of(stops: list[Stop]) -> tuple[int, int]:
-    """Of reading and of writing."""
-    return sum(stop.minutes for stop in stops), sum(e.minutes for stop in stops for e in stop.exercises)
+def minutes_of(milestone: str, read: Read, solved: Container[str] = ()) -> tuple[int, int]:
+    """Of reading, the first page too, and of writing; without the exercises that are `solved`, and without the pages
+    that have no other, or none, once all are."""
+    stops = way(milestone, "en", read)
+    writing = [e.minutes for stop in stops for e in stop.exercises if e.id not in solved]
+    if not writing:
+        return 0, 0
+    done = [stop for stop in stops if stop.exercises and all(e.id in solved for e in stop.exercises)]
+    first = reading_minutes(read(f"docs/en/{milestone}/index.md"))
+    return first + sum(stop.minutes for stop in stops if stop not in done), sum(writing)
 
 
-def _hours(minutes: int, lang: str) -> str:
+def hours(minutes: int, lang: str) -> str:
     """Rounded to half an hour, where it is one or more."""
     if minutes < 60:
         return f"{minutes} 分钟" if lang == "zh" else f"{minutes} minutes"
     halves = round(minutes / 30)
     number = f"{halves / 2:g}"
-    return f"{number} 小时" if lang == "zh" else f"{number} hours"
+    return f"{number} 小时" if lang == "zh" else f"{number} hour{'s' * (halves != 2)}"
 
 
 def _stop(page: str, lang: str, read: Read) -> Stop:

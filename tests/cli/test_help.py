@@ -103,12 +103,10 @@ def test_an_option_is_found_by_a_part_of_its_name(word: str, capsys: pytest.Capt
     assert len(page.splitlines()) < 10
 
 
-def test_a_page_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["serve", "--help=nothing"])
-    said = capsys.readouterr().err
-    assert said.startswith("error: --help=nothing must be a group or an option's name; groups: the server, ")
-    assert len(said.splitlines()) == 1
+@pytest.mark.parametrize("argv", [("generate", "--help", "nothing"), ("serve", "--help=nothing")])
+def test_a_page_that_there_is_not_is_said_above_the_first(argv: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    first = printed(capsys, argv[0], "--help")
+    assert printed(capsys, *argv) == f"folovllm {argv[0]} has no group or option 'nothing'\n\n{first}"
 
 
 # A seed is drawn.

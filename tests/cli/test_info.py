@@ -25,9 +25,8 @@ def test_info_json_says_what_can_run(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_info_prints_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["info"], capsys)
-    assert code == 0
+    assert (code, "picked" in out) == (0, True)
     assert len(out.splitlines()) <= 24
-    assert "picked" in out
 
 
 def test_info_says_what_runs_the_layers_and_why_not_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,14 +58,8 @@ def test_collect_env_has_what_a_report_needs_and_no_secret(
     monkeypatch.setenv("PASSWORD_OF_MINE", "sesame")
     code, out, _ = run(["collect-env"], capsys)
     assert code == 0
-    for text in (
-        "attention",
-        f"folovllm {folovllm.__version__}",
-        "PyTorch version: ",
-        "\nnumpy==",
-        "\nFOLOVLLM_LOG_LEVEL=INFO",
-    ):
+    assert f"folovllm {folovllm.__version__}" in out
+    for text in ("attention", "PyTorch version: ", "\nnumpy==", "_LOG_LEVEL=INFO\n", "_API_KEY=(not shown)\n"):
         assert text in out
-    assert "FOLOVLLM_API_KEY=(not shown)" in out
     assert "sesame" not in out
     assert "folovllm collect-env" in run(["info"], capsys)[1]

@@ -14,7 +14,7 @@ from milestones.site.pages import filled
 from milestones.site.render import render_directive
 from milestones.site.scan import scan
 from milestones.site.source import ROOT
-from milestones.site.way import core_path, minutes_of, reading_minutes, way
+from milestones.site.way import core_path, minutes_of, reading_minutes
 from milestones.sources import working_tree
 
 COURSE = Course.load(working_tree(ROOT))
@@ -84,7 +84,7 @@ def test_the_first_page_lists_the_sidebars_optional_pages(number, language):
 
 def test_the_hours_and_exercises_that_are_said_are_those_of_the_way():
     read = lambda path: (ROOT / path).read_text(encoding="utf-8")  # noqa: E731
-    ways = [minutes_of(way(f"m{number}", "en", read)) for number in NUMBERS]
+    ways = [minutes_of(f"m{number}", read) for number in NUMBERS]
     reading, writing = (sum(part) / 60 for part in zip(*ways, strict=True))
     hours = 1 + round(reading) + round(writing)
     said = {

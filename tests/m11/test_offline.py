@@ -228,7 +228,7 @@ def test_metrics_have_vllm_s_names(llm: LLM) -> None:
     assert after["vllm:generation_tokens"].value - before["vllm:generation_tokens"] == 3
     assert isinstance(after["vllm:num_requests_running"], Gauge)
     assert isinstance(after["vllm:prompt_tokens"], Counter)
-    assert after["vllm:prompt_tokens"].labels == {"model_name": "embedded"}
+    assert after["vllm:prompt_tokens"].labels == {"model_name": "embedded", "engine": "0"}
     times = output.metrics
     assert times is not None
     assert times.first_scheduled_time is not None

@@ -116,6 +116,12 @@ LAB = {
     "wrong/adds-two.py": "class Base:\n    def double(self, x: int) -> int:\n        return x + 2\n",
 }
 FOLDER = "milestones/labs/m0/01-twice"
+WAY = {
+    "docs/way.toml": 'm0 = ["m0/twice.md"]\nm1 = ["m1/thrice.md"]\n',
+    "docs/en/m0/twice.md": "# Twice\n\n<!-- exercise m0/01-twice -->\n<!-- end -->\n",
+    "docs/en/m1/index.md": "# Engine\n",
+    "docs/en/m1/thrice.md": "# Thrice\n\n<!-- exercise m1/01-twice -->\n<!-- end -->\n",
+}
 # The same as an open task: as large as possible, and 9 for 3 is not enough.
 OPEN = {
     "exercise.toml": LAB["exercise.toml"].replace("base.py", "mine/base.py") + "figure = { ours = 12, best = 30 }\n",
@@ -143,7 +149,7 @@ def test_large():
 def lab_files(**changes: str | None) -> dict[str, str]:
     """The tiny course's files with the exercise; `changes` replace files of the exercise, or with None drop them."""
     lab = {f"{FOLDER}/{path}": text for path, text in {**LAB, **changes}.items() if text is not None}
-    return {**FILES, "folovllm/base.py": BASE, **lab}
+    return {**FILES, "folovllm/base.py": BASE, **WAY, **lab}
 
 
 def lab_course(**changes: str | None) -> Course:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,10 +29,14 @@ def test_list_shows_each_milestone(capsys: pytest.CaptureFixture[str]) -> None:
     assert "引擎" in printed
 
 
-def test_show_tells_what_arrives_and_what_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", "m1"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.index("folovllm/engine.py") < printed.index("changes") < printed.index("folovllm/__init__.py")
+def test_the_help_has_every_command_once_in_three_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    groups = re.findall(r"^(\w+):\n((?:  .+\n)+)", capsys.readouterr().out, re.MULTILINE)
+    assert [name for name, _ in groups] == ["options", "learn", "read", "make"]
+    listed = [line.split()[0] for _, lines in groups[1:] for line in lines.splitlines()]
+    (commands,) = (a.choices for a in cli.build_parser()._actions if isinstance(a.choices, dict))
+    assert sorted(listed) == sorted(commands)
 
 
 def test_diff_shows_the_engine_and_with_a_dot_all(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +133,7 @@ def test_verify_names_the_files_that_do_not_parse(repository: Path, capsys: pyte
 
 
 def test_bad_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", "m9"]) == 2
+    assert cli.main(["read", "m9"]) == 2
     assert capsys.readouterr().err == "error: no milestone is called 'm9'; there are m0, m1\n"
 
 

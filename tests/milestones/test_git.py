@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -97,5 +98,18 @@ def test_a_path_that_is_not_ascii_survives_a_tag(repository: Path) -> None:
 
 
 def test_gits_own_words_reach_the_reader(tmp_path: Path) -> None:
-    with pytest.raises(MilestoneError, match=r"git ls-files failed: .*not a git repository"):
-        working_tree(tmp_path)
+    with pytest.raises(MilestoneError, match=r"git ls-tree failed: .*not a git repository"):
+        commit(tmp_path)
+
+
+def test_without_git_and_in_an_archive_the_files_are_read_from_the_disk(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = working_tree(repository)
+    for left in (".venv/lib/x.py", "folovllm/__pycache__/base.pyc", ".DS_Store"):
+        (repository / left).parent.mkdir(parents=True, exist_ok=True)
+        (repository / left).write_text("")
+    shutil.copytree(repository, tmp_path / "archive", ignore=shutil.ignore_patterns(".git"))
+    assert working_tree(tmp_path / "archive") == before
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert working_tree(repository) == before

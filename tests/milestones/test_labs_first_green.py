@@ -1,9 +1,10 @@
-"""Five minutes to the first green: each milestone begins with one expression, and the first check waits for it."""
+"""Five minutes to the first green: each milestone begins with one expression, and `watch` waits for it."""
 
 from __future__ import annotations
 
 import ast
 import io
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -21,42 +22,54 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Terminal(io.StringIO):
-    """A learner who writes the solution's expression when the screen asks for a file to be saved."""
+    """A learner, who does the next thing whenever the screen waits."""
 
-    def __init__(self, save: Callable[[], object]) -> None:
+    def __init__(self, acts: list[Callable[[], object]]) -> None:
         super().__init__()
-        self.save = save
+        self.acts = acts
 
     def isatty(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        if "save a file" in text:
-            self.save()
-        return super().write(text)
+        written = super().write(text)
+        if "save to check" in text:
+            self.acts.pop(0)()
+        return written
 
 
-def test_the_first_green_is_one_start_one_check_and_one_expression(
+def test_the_first_green_is_one_start_one_watch_and_one_expression_and_keys_do_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At a terminal the first check watches until it is green, so nothing is typed but the expression."""
     monkeypatch.setattr("milestones.labs.lab._registry", lambda root: tmp_path / "labs.json")
     folder = tmp_path / "m3-lab"
     path = folder / "folovllm/core/kv_cache_manager.py"
     raised = re.compile(r" +# Yours to write.*\n( +)raise NotImplementedError\(.*blocks_for.*\)")
+    keyboard, terminal = os.openpty()
 
     def save() -> None:
         text = path.read_text(encoding="utf-8")
         path.write_text(raised.sub(r"\1return -(-num_tokens // self.block_size)", text), encoding="utf-8")
 
     assert cli.main(["start", "m3", str(folder), "--lang", "en"]) == 0
-    screen = Terminal(save)
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(sys, "stdin", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    assert cli.main(["check", "--dir", str(folder)]) == 0
-    seen = screen.getvalue()
-    assert (seen.count("save a file"), seen.count("✔ solved"), "exercise 1 of" in seen) == (1, 1, True)
+    screen = Terminal([save, *(lambda key=key: os.write(keyboard, key) for key in (b"c", b"n", b"h", b"q"))])
+    with os.fdopen(terminal) as stdin:
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setenv("TERM", "xterm")
+        assert cli.main(["watch", "--dir", str(folder)]) == 0
+    os.close(keyboard)
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    shown = [
+        "exercise 1 of 8",
+        "░░░░░░░░ 0/8",
+        "✔ solved",
+        "█░░░░░░░ 1/8  c compare",
+        "the same as yours",
+        "exercise 2 of 8",
+    ]
+    places = [seen.index(text) for text in [*shown, "Hint 1 of 3"]]
+    assert (places, screen.acts) == (sorted(places), [])
 
 
 @pytest.mark.parametrize("number", range(11))

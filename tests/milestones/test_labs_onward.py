@@ -161,12 +161,24 @@ def test_the_next_milestone_speaks_the_language_of_the_one_before(make_clone, tm
     assert "carried on: m0/01-twice (Twice)" in capsys.readouterr().out
 
 
-def test_what_was_not_solved_is_not_carried(make_clone, tmp_path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        (None, "left: m0/01-twice (Twice), not written yet"),
+        (SOLVED, "carried on: m0/01-twice (Twice)"),
+        ("return x", "left: m0/01-twice (Twice), since your code does not pass its check here"),
+    ],
+)
+def test_what_was_written_is_carried_though_it_was_never_checked(mine, said, make_clone, tmp_path, capsys) -> None:
     make_clone()
     assert cli.main(["start", "m0", "m0-lab", "--lang", "en"]) == 0
+    if mine:
+        write(tmp_path / "m0-lab", "base.py", mine)
+    (tmp_path / "m0-lab/folovllm/__init__.py").write_text("MINE = 1\n", encoding="utf-8")
     assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
-    assert "carried on" not in capsys.readouterr().out
-    assert "return x + x" in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
+    out = capsys.readouterr().out
+    assert (said in out, "left: your changes of folovllm/__init__.py" in out) == (True, True)
+    assert (SOLVED in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")) is (mine == SOLVED)
 
 
 def test_only_from_an_earlier_milestone(make_clone, tmp_path, capsys) -> None:
@@ -197,15 +209,18 @@ def test_finish_shows_the_learners_engine_beside_the_one_before(make_clone, tmp_
     assert cli.main(["check"]) == 0
     llm = (
         "import os\n\nclass SamplingParams:\n    def __init__(self, **options): pass\n\n\n"
-        "class LLM:\n    def __init__(self, **options): pass\n\n    def generate(self, prompts, params, use_tqdm):\n"
-        "        one = type('Text', (), {'text': ' in ' + os.path.basename(os.getcwd())})\n"
-        "        return [type('Output', (), {'outputs': [one]})] * len(prompts)\n"
+        "class LLM:\n    def __init__(self, **options): self.engine = self\n\n"
+        "    def generate(self, prompts, params, use_tqdm): print('some progress')\n\n"
+        "    def generate_stream(self, prompt, params):\n"
+        "        for text in (' in ', os.path.basename(os.getcwd())):\n"
+        "            yield type('Output', (), {'outputs': [type('Text', (), {'text': text})]})\n"
     )
     (tmp_path / "m1-lab/folovllm/__init__.py").write_text(llm, encoding="utf-8")
-    shown = onward.generate(tmp_path / "m1-lab")
-    assert shown.text == " in m1-lab"
+    pieces: list[str] = []
+    shown = onward.generate(tmp_path / "m1-lab", pieces.append)
+    assert (shown.text, pieces) == (" in m1-lab", [" in ", "m1-lab"])
     assert shown.tokens_per_s > 0
-    monkeypatch.setattr("milestones.labs.commands.GENERATES", "folovllm/engine.py")
+    monkeypatch.setattr("milestones.labs.commands.GENERATES", "folovllm/__init__.py")
     monkeypatch.setattr("milestones.labs.commands.generate_of", lambda course, number: Shown(" in m1-lab", 7.0))
     capsys.readouterr()
     assert cli.main(["finish"]) == 0
@@ -218,8 +233,9 @@ def test_before_the_first_start_progress_shows_what_is_to_come(make_clone, capsy
     make_clone()
     assert cli.main(["progress", "--lang", "en"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "M0 Ground 1 exercises to come" in out
-    assert "M1 Engine 1 exercises to come" in out
+    assert "M0 Ground 1 exercises to come, about 15 minutes" in out
+    assert "M1 Engine 1 exercises to come, about 15 minutes" in out
+    assert "about 30 minutes in all, 30 minutes to go" in out
     assert out.endswith("next python -m milestones start m0 ../m0-lab")
 
 
@@ -230,7 +246,39 @@ def test_progress_shows_the_whole_way(make_clone, tmp_path, capsys) -> None:
     assert cli.main(["progress"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "M1 Engine 1 exercises to come" in out
+    assert "about 30 minutes in all, 15 minutes to go" in out
     assert "next python -m milestones start m1" in out
+
+
+def test_progress_is_where_one_stands_and_not_where_the_newest_folder_is(
+    make_clone, tmp_path, capsys, monkeypatch
+) -> None:
+    make_clone()
+    for milestone in ("m0", "m1"):
+        assert cli.main(["start", milestone, f"{milestone}-lab", "--lang", "en"]) == 0
+    monkeypatch.chdir(tmp_path / "m0-lab/folovllm")
+    capsys.readouterr()
+    assert cli.main(["progress"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "you are here" in line] == ["M0"]
+    assert next(line for line in lines if line.startswith("01 ")).split()[1:3] == ["Twice", "open"]
+    assert lines[-1] == "next  python -m milestones watch   (Twice)"
+
+
+def test_check_all_grades_all_and_counts(make_clone, tmp_path, capsys) -> None:
+    first = FOLDER.replace("m0", "m1")
+    again = {path.replace("01-twice", "02-thrice"): text.replace("triple", "thrice") for path, text in files().items()
+             if path.startswith(first)}  # fmt: skip
+    method = ENGINE[ENGINE.index("    def triple") :]
+    make_clone(**again, **{"folovllm/engine.py": f"{ENGINE}\n{method.replace('triple', 'thrice')}"})
+    assert cli.main(["start", "m1", "m1-lab", "--lang", "en"]) == 0
+    capsys.readouterr()
+    assert cli.main(["check", "--all"]) == 1
+    assert capsys.readouterr().out.splitlines()[:2] == ["· 01 Twice  not written yet", "· 02 Twice  not written yet"]
+    write(tmp_path / "m1-lab", "engine.py", "return x")
+    write(tmp_path / "m1-lab", "engine.py", "return self.double(x) + x")
+    assert cli.main(["check", "--all"]) == 1
+    assert capsys.readouterr().out == "✘ 01 Twice  Invariant 1\n✔ 02 Twice  solved\n\n1 of 2 solved\n"
 
 
 def test_a_start_in_the_middle_has_what_comes_before_solved(make_clone, tmp_path, capsys) -> None:

@@ -1,4 +1,4 @@
-"""What a learner sees fits 80 columns, and `--watch` goes on by itself."""
+"""What a learner sees fits 80 columns, and `watch` checks what is saved and obeys keys."""
 
 from __future__ import annotations
 
@@ -74,13 +74,12 @@ class Screen(io.StringIO):
 
     def write(self, text: str) -> int:
         written = super().write(text)
-        if "save a file" in self.getvalue():
+        if "save to check" in self.getvalue():
             self.asked.set()
         return written
 
 
-@pytest.mark.parametrize("once", [False, True])
-def test_watch_checks_again_when_a_file_is_saved(once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_checks_again_when_a_file_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("milestones.labs.start.remember", lambda root, folder: None)
     course = lab_course()
     lab = start(tmp_path, course, course.get("m0"), tmp_path / "lab", "en")
@@ -89,7 +88,7 @@ def test_watch_checks_again_when_a_file_is_saved(once: bool, tmp_path: Path, mon
     console = Console(file=screen, width=80)
     code: list[int] = []
     watcher = threading.Thread(
-        target=lambda: code.append(watching.watch(console, course, lab, exercises, None, verbose=False, once=once)),
+        target=lambda: code.append(watching.watch(console, course, lab, exercises, None, verbose=False)),
         daemon=True,
     )
     watcher.start()

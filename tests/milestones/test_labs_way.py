@@ -74,7 +74,7 @@ def test_from_blank_to_solved(lab: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert ["minutes", "about", "5"] in [line.split() for line in text.splitlines()]
     assert (code, "1. double(x) is twice x." in text, "folovllm/base.py:2  Base.double" in text) == (1, True, True)
     code, text = run(capsys, "progress")
-    assert (code, "0 of 1 solved · about 5 min to go" in text) == (0, True)
+    assert (code, "0 of 1 solved · about 15 minutes to go" in text) == (0, True)
     write(lab, "return x * x")
     code, text = run(capsys, "check")
     assert code == 1
@@ -88,6 +88,28 @@ def test_from_blank_to_solved(lab: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (code, "solved" in text, "All 1 exercises of M0 are solved." in text) == (0, True, True)
     code, text = run(capsys, "progress")
     assert (code, "1 of 1 solved" in text) == (0, True)
+
+
+def test_hint_and_check_need_no_git(lab: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    write(lab, "return x + x")
+    monkeypatch.setenv("PATH", str(lab))
+    assert "Think." in run(capsys, "hint")[1]
+    assert run(capsys, "check")[0] == 0
+
+
+def test_after_green_the_other_right_solutions_stand_below_ones_own(
+    clone: Path, lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = clone / FOLDER / "right/shifted-left.py"
+    right.parent.mkdir()
+    right.write_text("class Base:\n    def double(self, x: int) -> int:\n        return x << 1\n")
+    write(lab, "return 2 * x")
+    code, text = run(capsys, "compare")
+    assert (code, "compare is for what is solved, and twice is not" in text) == (2, True)
+    assert "python -m milestones compare twice" in run(capsys, "check")[1]
+    text = run(capsys, "compare")[1]
+    assert text.index("return 2 * x") < text.index("return x + x") < text.index("shifted left") < text.index("x << 1")
+    assert "solution seen" not in run(capsys, "progress")[1]
 
 
 def test_without_pytest_one_line_says_how_to_install_it(
@@ -114,12 +136,16 @@ def test_the_figure_of_an_open_task_stands_beside_ours_and_the_best(
     blank, end = file.read_text(encoding="utf-8").split("        # Yours")
     assert "NotImplementedError" in end
     for body, code, figure in (
-        ("x * x", 1, "measured 9 · ours 12"),
-        ("21", 0, "measured 21 · ours 12 · best known 30"),
+        ("x * x", 1, "measured 9 · ours 12 · best known 30 · higher is better\n  not as good as ours\n"),
+        ("12", 0, "measured 12 · ours 12 · best known 30 · higher is better\n  as good as ours\n"),
+        ("21", 0, "better than ours\n  yours so far: 12, 21\n"),
+        ("30", 0, "the best known figure reached\n  yours so far: 12, 21, 30\n"),
+        ("31", 0, "better than the best known: docs/en/records.md says"),
     ):
         file.write_text(f"{blank}        return {body}\n", encoding="utf-8")
-        done, text = run(capsys, "check")
+        done, text = run(capsys, "check", "1")
         assert (done, figure in text) == (code, True), text
+    assert "another: best" in run(capsys, "compare")[1]
     assert "return 12" in run(capsys, "solution")[1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -66,14 +67,22 @@ def measured(name: str, column: str, **where: object) -> float:
     return float(value)
 
 
-def speed(engine: str, name: str, format: str) -> str:
-    return format.format(measured(f"throughput-peers-{name}", "output_tokens_per_s", engine=engine))
+def speed(name: str, engine: str = "folovllm") -> float:
+    return measured(f"throughput-peers-avx512-{name}", "output_tokens_per_s", engine=engine)
 
 
+PEERS = {
+    "vllm": "vllm-fp32",
+    "vllm-compiled": "vllm-compiled-fp32",
+    "openvino": "openvino-fp32",
+    "llama-cpp": "llama-fp32",
+}
+OURS = statistics.median(map(speed, PEERS.values()))
+EIGHT, FOUR = "openvino-w8a8-8", "openvino-w4a16-8"
 FIGURES = [
-    speed("folovllm", "zen4-bf16", "| {:.1f} |") + speed("folovllm", "zen4-mini-bf16", " {:.0f} |"),
-    *(speed(engine, "zen4-bf16", "| {:.1f} | – |") for engine in ("vllm", "vllm-compiled")),
-    *(speed(engine, "zen4-mini-bf16", "| – | {:.0f} |") for engine in ("llama-cpp", "hf-continuous", "openvino")),
+    f"| {OURS:.1f} | {speed(EIGHT):.1f} | {speed(FOUR):.1f} |",
+    *(f"| {speed(PEERS[engine], engine):.1f} | – | – |" for engine in ("vllm", "vllm-compiled", "llama-cpp")),
+    " | ".join(f"{speed(name, 'openvino'):.1f}" for name in ("openvino-fp32", EIGHT, FOUR)),
 ]
 
 

@@ -227,11 +227,19 @@ def test_a_step_that_does_not_stand_by_itself_is_told(root: Path, changes: dict[
     assert problem in "\n".join(result.problems)
 
 
-def test_show_lists_the_steps(root: Path, capsys):
-    assert cli.main(["show", "m1"], root) == 0
+def test_read_shows_a_milestone_as_its_commits_or_one_of_them(root: Path, capsys):
+    assert cli.main(["read", "m1"], root) == 0
     printed = capsys.readouterr().out
-    assert "M1.1  A wheel turns  (2 files, 7 lines of code and tests)" in printed
-    assert "see it: python -m pytest tests/m1/test_wheel.py" in printed
+    assert "M1.1  A wheel turns  (7 lines)" in printed
+    assert "see it:     python -m pytest tests/m1/test_wheel.py" in printed
+    assert (
+        printed.index("+++ b/folovllm/wheel.py") < printed.index("\nM1.2 ") < printed.index("+++ b/folovllm/engine.py")
+    )
+    assert cli.main(["read", "m1", "2"], root) == 0
+    printed = capsys.readouterr().out
+    assert ("b/folovllm/engine.py" in printed, "b/folovllm/wheel.py" in printed) == (True, False)
+    assert cli.main(["read", "m1", "9"], root) == 2
+    assert "STEP must be 1 to " in capsys.readouterr().err
     (root / "milestones/dormant.toml").unlink()  # this course has no Base with one child
     assert cli.main(["verify", "--static"], root) == 0
 

@@ -86,18 +86,18 @@ def test_who_reads_slowly_holds_nobody_up_and_nothing_piles_up(
         "logprobs": True,
         "top_logprobs": 20,
     }
-    make, writes = streams._message, list[int]()
+    make, writes = streams.Burst.of, list[int]()
 
-    def noted(burst: streams.Burst) -> dict[str, Any]:
-        message = make(burst)
-        writes.append(len(message["body"]))
-        return message
+    def noted(*given: Any) -> streams.Burst:
+        burst = make(*given)
+        writes.append(len(burst.data))
+        return burst
 
     def waiting() -> int:
         transports = [getattr(protocol, "transport", None) for protocol in server.server.server_state.connections]
         return max(transport.get_write_buffer_size() for transport in transports if transport is not None)
 
-    monkeypatch.setattr(streams, "_message", noted)
+    monkeypatch.setattr(streams.Burst, "of", noted)
     before = server.llm.stats().output_tokens
     with post(server, "/v1/chat/completions", body) as slow:
         wait_for(lambda: server.llm.stats().output_tokens > before)

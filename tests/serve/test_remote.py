@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,9 +43,8 @@ def test_a_conversation_is_sent_whole_each_time(
     opening: Any = [{"role": "system", "content": "Be brief."}]
 
     def says(*messages: str) -> str:
-        turns = [
-            {"role": "user" if place % 2 == 0 else "assistant", "content": text} for place, text in enumerate(messages)
-        ]
+        roles = ("user", "assistant") * len(messages)
+        turns = [{"role": role, "content": text} for role, text in zip(roles, messages, strict=False)]
         answer = client.chat.completions.create(messages=[*opening, *turns], **ASK).choices[0].message.content
         assert answer is not None
         return answer
@@ -68,14 +71,14 @@ def test_a_key_is_sent_and_a_refusal_is_one_line(
         ask = ["chat", "--url", f"{server.url}/v1", "-q", "Hello", "--max-tokens", "2"]
         code, out, err = run(ask, capsys)
         assert (code, out) == (2, "")
-        assert err.startswith("error: the server refuses, with status 401: the API key is missing or wrong")
+        assert err.startswith(f"error: {server.url}/v1/models refuses, with status 401: the API key is missing or")
         assert run([*ask, "--api-key", "sesame"], capsys)[0] == 0
         monkeypatch.setenv("OPENAI_API_KEY", "sesame")
         assert run(ask, capsys)[0] == 0
         typed(monkeypatch, "a" * 9999, "Hello", "/quit")  # it goes on after what was refused
         code, out, err = run([*ask[:3], "--max-tokens", "2"], capsys)
         assert (code, out.count("\n")) == (0, 1)
-        assert "error: the server refuses, with status 400: " in err
+        assert "refuses, with status 400: " in err
 
 
 class Strange(BaseHTTPRequestHandler):
@@ -89,9 +92,8 @@ class Strange(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         deltas: list[Any] = [{"reasoning_content": "Hm."}, {"content": "Ye"}, {"content": "s."}]
         events = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
-        self._send(
-            b": a comment\n\n" + b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events) + self.last
-        )
+        said = b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in events)
+        self._send(b": a comment\n\n" + said + self.last)
 
     def _send(self, body: bytes) -> None:
         self.send_response(200)
@@ -118,12 +120,12 @@ def strange(last: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("last", "code", "said"),
     [
-        (
-            b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n',
-            0,
-            "0 tokens: the first after",
-        ),
+        (b'data: {"choices": [{"finish_reason": "stop"}]}\n\ndata: [DONE]\n\n', 0, "0 tokens: the first after"),
         (b'data: {"error": {"message": "it is tired"}}\n\n', 2, "error: the server ended the answer: 'it is tired'"),
+        (b'data: {"error": "overloaded"}\n\n', 2, "error: the server ended the answer: 'overloaded'"),
+        (b'data: {"choices": null}\n\n', 2, "error: the server ended the answer before its end"),
+        (b"data: oops\n\n", 2, "error: the server's answer must be events of OpenAI's interface, got ' oops\\n'"),
+        (b'data: {"choices": ["x"]}\n\n', 2, "error: the server's answer must be events of OpenAI's interface, got "),
         (b"", 2, "error: the server ended the answer before its end"),
     ],
 )
@@ -137,16 +139,23 @@ def test_another_server_s_thoughts_go_beside_the_answer(
         assert said in err
 
 
+def test_a_reader_of_stdout_that_leaves_is_no_fault_of_the_server() -> None:
+    """`| head`, gone before the first word."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with strange(b"") as url:
+        command = [sys.executable, "-m", "folovllm", "complete", "--url", url, "-q", "Well?"]
+        done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (0, ["Hm."])
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
         ("--url localhost:8000", "--url must be like http://localhost:8000/v1, got 'localhost:8000'"),
-        (
-            "--url http://127.0.0.1:1/v1",
-            "--url must be of a server that answers to the end, got 'http://127.0.0.1:1/v1'; [Errno",
-        ),
+        ("--url http://127.0.0.1:1", "--url must be of a server that answers to the end, got 'http://127.0.0.1:1'; [E"),
         ("--url x --max-num-seqs 3", "--max-num-seqs must not be given with --url: the engine is the server's"),
-        ("--url x --trace /dev/null", "--trace must not be given with --url"),
         ("-q Hello", "--quick must be given with --url: `folovllm generate --chat TEXT` asks once"),
         ("--model-name x", "--model-name must be given with --url: add --url"),
     ],
@@ -154,3 +163,13 @@ def test_another_server_s_thoughts_go_beside_the_answer(
 def test_what_cannot_be_is_one_line(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(["chat", *argv.split()], capsys)
     assert (code, err.startswith(f"error: {said}"), err.count("\n")) == (2, True, 1)
+
+
+def test_a_trace_is_refused_before_its_file_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["chat", "--url", "x", "--trace", str(tmp_path / "trace.jsonl")], capsys)
+    assert (code, err.startswith("error: --trace must not be given with --url")) == (2, True)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_is_not_given_to_complete_is_the_server_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "(default: the server's)" in run(["complete", "--help=temperature"], capsys)[1]

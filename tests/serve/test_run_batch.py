@@ -30,14 +30,22 @@ def line(custom_id: str, body: dict[str, Any], url: str = "/v1/completions", **m
 
 
 def begin(source: Path, target: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "folovllm", "run-batch", "-i", str(source), "-o", str(target)]
+    command = [sys.executable, "-m", "folovllm", "run-batch", "-i", str(source), "-o", str(target), "--dtype=float32"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    more = ("--dtype", "float32", *options)
-    return subprocess.Popen([*command, *more], stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def answers(target: Path) -> list[dict[str, Any]]:
     return [json.loads(each) for each in target.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_package_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "folovllm.serving.openai.batch")
+    assert main(["run-batch", "-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")]) == 2
+    assert "error: `run-batch` needs the package httpx: pip install " in capsys.readouterr().err
 
 
 def test_each_line_is_answered_as_a_server_answers_it(tmp_path: Path, client: OpenAI) -> None:
@@ -153,11 +161,8 @@ def test_what_is_no_output_of_this_input_is_refused_and_stays_as_it_is(tmp_path:
     source, target = ours(tmp_path, "a", "b")
     before = target.read_bytes()
     refused = partial(pytest.raises, ValueError)
-    with (
-        batch_files(source, target),
-        refused(match="^output_file must be of one run at a time"),
-        batch_files(source, target),
-    ):
+    one_run = refused(match="^output_file must be of one run at a time")
+    with batch_files(source, target), one_run, batch_files(source, target):
         pass
     for text in ("a\nc", "a"):
         source.write_text(text, encoding="utf-8")

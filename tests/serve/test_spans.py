@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -74,17 +75,22 @@ def test_each_request_is_a_span_of_its_clients_trace(collector: tuple[Collector,
     found, endpoint = collector
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "mine"}
     ask = {"prompt": ["Once upon", "A"], "max_tokens": 5, "n": 2, "temperature": 0.5, "ignore_eos": True}
-    with running(otlp_traces_endpoint=endpoint) as server:
+    with running(otlp_traces_endpoint=endpoint, generation_config="vllm") as server:
         url = f"{server.url}/v1/completions"
         usage = httpx.post(url, json=ask, headers=headers, timeout=600).json()["usage"]
-        httpx.post(url, json={"prompt": "A", "stream": True, "max_tokens": 2}, timeout=600).raise_for_status()
+        chat = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat, timeout=600).json()
+        most = server.llm.engine.max_model_len - answer["usage"]["prompt_tokens"]
+        metrics = httpx.get(f"{server.url}/metrics").text
+        (asked,) = re.findall(r"^vllm:request_params_max_tokens_sum\S+ (.*)$", metrics, re.M)
+        assert float(asked) == 2 * 5 + most
     # Each was sent before the server ended.
     ours = [span for span in found.spans if span.trace_id.hex() == TRACE]
     (other,) = (span for span in found.spans if span not in ours)
     assert (found.services, len(ours), other.parent_span_id) == ({"the test"}, 2, b"")
-    assert {(span.name, span.kind, span.parent_span_id.hex()) for span in ours} == {
-        ("llm_request", Span.SPAN_KIND_SERVER, PARENT)
-    }
+    seen = {(span.name, span.kind, span.parent_span_id.hex()) for span in ours}
+    assert seen == {("llm_request", Span.SPAN_KIND_SERVER, PARENT)}
+    assert attributes(other)["gen_ai.request.max_tokens"] == most
     said = [attributes(span) for span in ours]
     for each, span in zip(said, ours, strict=True):
         assert each["gen_ai.request.id"] == "mine"
@@ -108,6 +114,8 @@ def test_a_request_that_its_client_leaves_is_a_span_with_an_error(collector: tup
         wait_for(server.is_idle)
     (span,) = found.spans
     assert (span.status.code, span.status.message) == (Status.STATUS_CODE_ERROR, "abort")
+    known = {name.removeprefix("gen_ai.latency.") for name in attributes(span) if "latency" in name}
+    assert known == {"time_to_first_token", "time_in_queue", "time_in_model_prefill"}  # it was not decoded to its end
 
 
 def test_a_protocol_that_there_is_not_is_refused(

@@ -106,7 +106,7 @@ def test_metrics_have_vllms_names_and_a_place_for_each_position(text_model_folde
     engine = drafting_engine(text_model_folder)
     run(engine)
     drafts = engine.stats().spec_decode
-    found = {metric.name: metric for metric in metrics_of(engine.stats(), "m")}
+    found = {metric.name: metric for metric in metrics_of(engine.stats(), {})}
     assert found["vllm:spec_decode_num_drafts"].value == drafts.num_drafts
     assert found["vllm:spec_decode_num_draft_tokens"].value == drafts.num_draft_tokens
     assert found["vllm:spec_decode_num_accepted_tokens"].value == drafts.num_accepted_tokens
@@ -118,7 +118,7 @@ def test_metrics_have_vllms_names_and_a_place_for_each_position(text_model_folde
 def test_without_drafts_there_is_nothing_of_it(text_model_folder) -> None:
     engine = caching_engine(text_model_folder, block_size=4)
     assert engine.stats().spec_decode is None
-    assert not [metric.name for metric in metrics_of(engine.stats(), "m") if "spec" in metric.name]
+    assert not [metric.name for metric in metrics_of(engine.stats(), {}) if "spec" in metric.name]
     assert "draft" not in summary_line(engine.stats())
 
 

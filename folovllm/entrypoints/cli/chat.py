@@ -16,7 +16,6 @@ from rich.cells import cell_len
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli import remote
 from folovllm.entrypoints.cli.parser import ENTRY, add_sampling_arguments
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 
@@ -25,19 +24,12 @@ def extend(parser: argparse.ArgumentParser) -> None:
     own = {"temperature": "0.7; 0 for the embedded model", "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     own["repetition_penalty"] = 1.0
     said = {name: f"the checkpoint's own, else {value}" for name, value in own.items()}
-    remote.add_options(parser)
     add_sampling_arguments(parser, **ENTRY, **said)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """What is not given is taken from the checkpoint's generation_config.json, if it is there."""
-    if args.url is not None:
-        return remote.chat(args)
-    for option in ("quick", "model_name", "api_key"):
-        if getattr(args, option) is not None:
-            way_out = "`folovllm generate --chat TEXT` asks once" if option == "quick" else "add --url"
-            raise ValueError(f"--{option.replace('_', '-')} must be given with --url: {way_out}")
     model = ModelConfig(getattr(args, "model", EMBEDDED_MODEL))
     for name, value in load_generation_defaults(model).items():
         if name not in args:

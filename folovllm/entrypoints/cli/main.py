@@ -82,4 +82,5 @@ def build_parser() -> Parser:
     for name in ("demo", "serve", "run-batch"):
         choices.choices[name].set_defaults(observers=(info.say_what_is_slow,))
     recording.extend(choices.choices)
+    remote.extend(choices.choices["chat"])
     return parser

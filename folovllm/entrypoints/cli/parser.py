@@ -12,7 +12,8 @@ import argparse
 import re
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -77,7 +78,7 @@ class Parser(argparse.ArgumentParser):
             found = {title: actions for title, actions in groups.items() if wanted in title.lower()}
             found = found or {f"options with {wanted!r}": options}
             if not any(found.values()):
-                self.error(f"--help={word} must be a group or an option's name; groups: {', '.join(groups) or 'none'}")
+                return f"{self.prog} has no group or option {word!r}\n\n{self.page(None)}"
         for title, actions in found.items():
             formatter.start_section(title)
             formatter.add_arguments(actions)
@@ -148,9 +149,13 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-def missing(what: str, extras: str, error: ImportError) -> ValueError:
-    """A package of an extra is not installed: how it is, in a clone or without one."""
-    return ValueError(f"{what} needs the package {error.name}: {how_to_install(extras)}")
+@contextmanager
+def needing(extras: str, what: str) -> Iterator[None]:
+    """Raises ValueError: what the block imports is not installed; how it is, in a clone or without one."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"{what} needs the package {error.name}: {how_to_install(extras)}") from error
 
 
 def how_to_install(extras: str) -> str:

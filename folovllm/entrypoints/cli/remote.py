@@ -10,16 +10,17 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.client import HTTPException, HTTPResponse
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from functools import partial
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli.parser import add_fields
+from folovllm.entrypoints.cli.parser import add_fields, said_of
 from folovllm.entrypoints.commands import Messages, notes
 from folovllm.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from folovllm.sampling_params import SamplingParams
@@ -31,12 +32,28 @@ URL = "http://localhost:8000/v1"
 def add_parser(choices: Any) -> None:
     text = f"Texts, completed by a server. {commands.CHAT_HELP}."
     parser = choices.add_parser("complete", help="let a server that runs complete texts", description=text)
-    add_options(parser, url=URL)
-    add_fields(parser, SamplingParams, max_tokens=128)
+    _add_options(parser, url=URL)
+    add_fields(parser, SamplingParams, **{**dict.fromkeys(said_of(SamplingParams), "the server's"), "max_tokens": 128})
     parser.set_defaults(run=complete, max_tokens=128)
 
 
-def add_options(parser: argparse.ArgumentParser, url: str | None = None) -> None:
+def extend(parser: argparse.ArgumentParser) -> None:
+    """`chat`, which makes no engine where it has --url."""
+    _add_options(parser)
+    parser.set_defaults(run=partial(_here_or_there, parser.get_default("run")))
+
+
+def _here_or_there(run_here: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    if args.url is not None:
+        return chat(args)
+    for option in ("quick", "model_name", "api_key"):
+        if getattr(args, option) is not None:
+            way_out = "`folovllm generate --chat TEXT` asks once" if option == "quick" else "add --url"
+            raise ValueError(f"--{option.replace('_', '-')} must be given with --url: {way_out}")
+    return run_here(args)
+
+
+def _add_options(parser: argparse.ArgumentParser, url: str | None = None) -> None:
     group = parser.add_argument_group("a server")
     group.add_argument("--url", default=url, help="its address" + ("" if url else f", such as {URL} (default: none)"))
     group.add_argument("--model-name", metavar="NAME", help="which of its models (default: the first that it names)")
@@ -80,27 +97,24 @@ class Server:
         notes.print(f"{self.model} at {self.url}", style="dim", markup=False)
 
     def _first_model(self) -> str:
-        with self._asked("/models") as answer:
-            try:
-                return str(json.load(answer)["data"][0]["id"])
-            except (ValueError, LookupError, TypeError):
-                raise wrong("--url", "be of a server with a model", self.url, f"try {URL}") from None
+        text = b"".join(self._asked("/models"))
+        try:
+            return str(json.loads(text)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
+            raise wrong("--url", "be of a server with a model", self.url, f"try {URL}") from None
 
     def answer(self, path: str, **asked: Any) -> str:
         """Printed as it comes; Ctrl-C ends it. Raises ValueError: the server refuses, or leaves before its end."""
         asked |= {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **self._sampling}
         metrics, completion = RequestMetrics(time.perf_counter()), CompletionOutput(0, "", [])
-        with suppress(KeyboardInterrupt), self._asked(path, asked) as answer:
-            for line in answer:
+        with suppress(KeyboardInterrupt), closing(self._asked(path, asked)) as lines:
+            for line in lines:
                 name, _, data = line.partition(b":")
-                event = json.loads(data) if name == b"data" and data.strip() != b"[DONE]" else {}
-                if "error" in event:
-                    raise ValueError(f"the server ended the answer: {describe(event['error'].get('message'))}")
-                metrics.num_output_tokens = (event.get("usage") or {}).get(
-                    "completion_tokens", metrics.num_output_tokens
-                )
-                for choice in event.get("choices", ()):
-                    _show(choice, metrics, completion)
+                if name == b"data" and data.strip() != b"[DONE]":
+                    num_tokens, pieces = _event(data)
+                    metrics.num_output_tokens = num_tokens or metrics.num_output_tokens
+                    for piece in pieces:
+                        _show(piece, metrics, completion)
             if completion.finish_reason is None:
                 raise ValueError("the server ended the answer before its end")
         print(flush=True)
@@ -108,31 +122,44 @@ class Server:
         notes.print(commands.summary(RequestOutput("", None, [], outputs=[completion], metrics=metrics)), style="dim")
         return completion.text
 
-    @contextmanager
-    def _asked(self, path: str, body: dict[str, Any] | None = None) -> Iterator[HTTPResponse]:
+    def _asked(self, path: str, body: dict[str, Any] | None = None) -> Generator[bytes, None, None]:
+        """The lines of the answer. Raises ValueError: the server refuses, or there is none, or it leaves."""
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
         data = None if body is None else json.dumps(body).encode()
         try:
             with urlopen(Request(self.url + path, data, headers)) as answer:
-                yield answer
+                yield from answer
         except HTTPError as error:
             text = error.read().decode("utf-8", "replace")
             with suppress(ValueError, LookupError, TypeError):
-                text = json.loads(text)["error"]["message"]
-            raise ValueError(f"the server refuses, with status {error.code}: {text[:1000]}") from None
+                text = str(json.loads(text)["error"]["message"])
+            raise ValueError(f"{self.url}{path} refuses, with status {error.code}: {text[:1000]}") from None
         except (OSError, HTTPException) as error:
             why = str(getattr(error, "reason", error))
             raise wrong("--url", "be of a server that answers to the end", self.url, why) from None
 
 
-def _show(choice: dict[str, Any], metrics: RequestMetrics, completion: CompletionOutput) -> None:
-    """What an answer gained."""
-    delta = choice.get("delta") or choice
-    thoughts, text = delta.get("reasoning") or delta.get("reasoning_content"), delta.get("content") or delta.get("text")
+def _event(data: bytes) -> tuple[int | None, list[dict[str, Any]]]:
+    """(tokens so far, where they are counted; what each choice gained). Raises ValueError: it is an error, or odd."""
+    try:
+        event = json.loads(data)
+        if (error := event.get("error")) is None:
+            pieces = [{**choice, **(choice.get("delta") or {})} for choice in event.get("choices") or ()]
+            return (event.get("usage") or {}).get("completion_tokens"), pieces
+    except (ValueError, TypeError, AttributeError):
+        must = "be events of OpenAI's interface"
+        raise ValueError(f"the server's answer must {must}, got {describe(data.decode('utf-8', 'replace'))}") from None
+    said = error.get("message", error) if isinstance(error, dict) else error
+    raise ValueError(f"the server ended the answer: {describe(said)}")
+
+
+def _show(piece: dict[str, Any], metrics: RequestMetrics, completion: CompletionOutput) -> None:
+    thoughts = piece.get("reasoning") or piece.get("reasoning_content")
+    text = str(piece.get("content") or piece.get("text") or "")
     if thoughts:
         notes.print(thoughts, end="", style="dim", markup=False)
     if thoughts or text:
         metrics.first_token_time = metrics.first_token_time or time.perf_counter()
-    print(text or "", end="", flush=True)
-    completion.text += text or ""
-    completion.finish_reason = choice.get("finish_reason") or completion.finish_reason
+    print(text, end="", flush=True)
+    completion.text += text
+    completion.finish_reason = piece.get("finish_reason") or completion.finish_reason

@@ -131,8 +131,8 @@ def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
         return await answered(messages, body, request)
 
     @app.post("/v1/messages/count_tokens", response_model=None, tags=["answers"])
-    async def count_tokens(body: CountTokensRequest) -> Response:
-        return Response(await messages.count_tokens(body), media_type=JSON)
+    async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
+        return Response(await unless_gone(request.receive, messages.count_tokens(body)), media_type=JSON)
 
 
 def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:

@@ -30,6 +30,23 @@ def at_once() -> None:
     """The check of work that is too short to ask: nothing comes between its pieces."""
 
 
+def within(seconds: float, clock: Callable[[], float]) -> Check:
+    """A check of what may take so long, from the first time that it asks. Raises ValueError."""
+    began: float | None = None
+
+    def check() -> None:
+        nonlocal began
+        now = clock()
+        began = now if began is None else began
+        if now - began > seconds:
+            raise ValueError(
+                f"the request must be prepared within {seconds:g} s (tokens, chat template, form), and was not: ask "
+                "for less at once"
+            )
+
+    return check
+
+
 class AbandonedError(Exception):
     """The client that this work is for has gone."""
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import httpx
-from pydantic import Field, ValidationError
+from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -34,7 +34,7 @@ from folovllm.serving.mp_client import MPClient
 from folovllm.serving.openai.app import make_app
 from folovllm.serving.openai.bodies import check_json
 from folovllm.serving.openai.body import Body
-from folovllm.serving.openai.errors import APIError, first_problem
+from folovllm.serving.openai.errors import APIError, refused
 from folovllm.serving.openai.options import ServerOptions
 from folovllm.utils.named_files import check_target, incomplete, open_file, wrong_file
 
@@ -169,8 +169,7 @@ async def answer_line(client: httpx.AsyncClient, name: str, line: bytes) -> dict
         if asked.body.get("stream"):
             raise APIError(400, "body.stream must be false: an answer is one line")
     except (APIError, ValueError) as error:
-        known = first_problem(error.errors(include_url=False)) if isinstance(error, ValidationError) else error
-        return answer | {"error": {"code": "invalid_line", "message": str(getattr(known, "message", known))}}
+        return answer | {"error": {"code": "invalid_line", "message": refused(error).message}}
     got = await client.post(asked.url, json=asked.body, headers={"X-Request-Id": name})
     body = got.json()
     if got.status_code == 503:

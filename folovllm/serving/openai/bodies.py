@@ -17,16 +17,15 @@ import re
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from functools import partial
 from typing import Any, cast
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic_core import from_json
 
 from folovllm.serving.logs import caller
-from folovllm.serving.openai.errors import APIError, first_problem, refused
+from folovllm.serving.openai.errors import APIError, refused
 from folovllm.serving.openai.gate import Gate
 from folovllm.serving.openai.protocol import Sampling
 from folovllm.utils.checks import describe
@@ -68,8 +67,8 @@ class Bodies:
         with self.gate.admit(1):
             if len(body) <= _SMALL:
                 return self._decode(body, kind)
-            decode = partial(copy_context().run, self._decode_large, body, kind)
-            return await asyncio.get_running_loop().run_in_executor(self._thread, decode)
+            run = asyncio.get_running_loop().run_in_executor
+            return await run(self._thread, copy_context().run, self._decode_large, body, kind)
 
     def _decode_large(self, body: bytes, kind: type[BaseModel]) -> BaseModel:
         # A million lists in one list have no cycles to be found. Looking for them, again and again and through all that
@@ -83,12 +82,9 @@ class Bodies:
     def _decode(self, body: bytes, kind: type[BaseModel]) -> BaseModel:
         try:
             found = check_json("the body", body)
+            return kind.model_validate(found, context=self._leave_out if self.warns else None)
         except ValueError as error:
             raise refused(error) from None
-        try:
-            return kind.model_validate(found, context=self._leave_out if self.warns else None)
-        except ValidationError as error:
-            raise first_problem(error.errors(include_url=False)) from None
 
     def _leave_out(self, name: str) -> None:
         if name not in self._named and len(self._named) < MAX_NAMED:

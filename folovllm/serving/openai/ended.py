@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from folovllm.engine.input_processor import ProcessedInputs
 from folovllm.outputs import RequestMetrics, RequestOutput
-from folovllm.sampling_params import SamplingParams
+from folovllm.serving.openai.errors import APIError
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -28,7 +29,6 @@ class EndedRequest:
     it has not finished: its client left (abort), or it failed (error). Times are seconds of time.time()."""
 
     prompt: ProcessedInputs
-    params: SamplingParams
     arrival_time: float
     output: RequestOutput | None
     cut_off: str
@@ -45,32 +45,47 @@ class EndedRequest:
         return ",".join(sorted({completion.finish_reason or "abort" for completion in self.output.outputs}))
 
     @property
-    def num_output_tokens(self) -> int:
-        return sum(len(completion.token_ids) for completion in self.output.outputs) if self.output is not None else 0
+    def num_output_tokens(self) -> int | None:
+        return None if self.output is None else sum(len(completion.token_ids) for completion in self.output.outputs)
 
 
 Observer = Callable[[EndedRequest], None]
 
 
+@contextmanager
+def watched(observers: Sequence[Observer], prompts: Sequence[ProcessedInputs]) -> Iterator[dict[int, RequestOutput]]:
+    """While these prompts are answered. Into what it yields goes the newest output of each, by its place."""
+    arrival, cut_off, newest = time.time(), "abort", dict[int, RequestOutput]()
+    try:
+        yield newest
+    except APIError:
+        cut_off = "error"
+        raise
+    finally:
+        for tell in observers:
+            for place, prompt in enumerate(prompts):
+                tell(EndedRequest(prompt, arrival, newest.get(place), cut_off))
+
+
 def phases(times: RequestMetrics | None) -> dict[str, float]:
-    """What a finished request spent its time with, in seconds; empty where that is not known."""
+    """What a request spent its time with, in seconds, as far as it is known; the last two when it has finished."""
     if times is None or times.first_scheduled_time is None or times.first_token_time is None:
         return {}
-    ended = times.finished_time or times.first_token_time
-    return {
+    found = {
         "queue": times.first_scheduled_time - times.arrival_time,
         "prefill": times.first_token_time - times.first_scheduled_time,
-        "decode": ended - times.first_token_time,
-        "inference": ended - times.first_scheduled_time,
     }
+    if times.finished_time is not None:
+        found["decode"] = times.finished_time - times.first_token_time
+        found["inference"] = times.finished_time - times.first_scheduled_time
+    return found
 
 
 def log_request(max_log_len: int | None, ended: EndedRequest) -> None:
     """A line for it. max_log_len: the characters, or token ids, of its texts that are in it; None: no text."""
     output, times, prompt = ended.output, ended.times, ended.prompt
-    seconds = {"queue": phases(times).get("queue"), "e2e": time.time() - ended.arrival_time}
-    if times is not None:
-        seconds |= {"ttft": times.ttft, "e2e": times.e2e_latency or seconds["e2e"]}
+    ttft, e2e = (None, None) if times is None else (times.ttft, times.e2e_latency)
+    seconds = {"queue": phases(times).get("queue"), "ttft": ttft, "e2e": e2e or time.time() - ended.arrival_time}
     fields: dict[str, Any] = {
         "finish_reason": ended.finish_reason,
         "prompt_tokens": len(prompt.token_ids),

@@ -79,8 +79,12 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def refused(error: ValueError) -> APIError:
+def refused(error: APIError | ValueError) -> APIError:
     """A request that is refused. The message begins with the field's name, or is about "the body"."""
+    if isinstance(error, APIError):
+        return error
+    if isinstance(error, ValidationError):
+        return first_problem(error.errors(include_url=False))
     name = re.match(r"(?!the body)[a-z_]+(\[[^\]]*\]|\.[a-z_]+)*(?=[ (])", str(error))
     return APIError(400, str(error), param=name.group(0) if name else None)
 
@@ -103,18 +107,14 @@ def naming(names: Mapping[str, str]) -> Iterator[None]:
 
     Raises APIError: what is wrong, by that body's names."""
     try:
-        try:
-            yield
-        except ValidationError as error:
-            raise first_problem(error.errors(include_url=False)) from error
-        except ValueError as error:
-            raise APIError(400, str(error), param=str(error).split()[0]) from error
-    except APIError as error:
+        yield
+    except (APIError, ValueError) as raised:
+        error = refused(raised)
         name = next((name for name in names if (error.param or "").startswith(name)), None)
         if name is None:
-            raise
+            raise error from None
         message, param = (text.replace(name, names[name], 1) for text in (error.message, error.param or ""))
-        raise APIError(error.status, message, param=param, code=error.code) from error
+        raise APIError(error.status, message, param=param, code=error.code) from raised
 
 
 def add_error_handlers(app: FastAPI) -> None:

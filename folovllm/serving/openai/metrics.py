@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from folovllm.config import CacheConfig
 from folovllm.engine.engine_client import EngineClient
+from folovllm.engine.input_processor import ProcessedInputs
 from folovllm.engine.snapshots import STEP_TOKENS, EngineSnapshot
 from folovllm.entrypoints import metrics_reader as reader
 from folovllm.outputs import RequestOutput
@@ -29,7 +30,6 @@ from folovllm.sampling_params import SamplingParams
 from folovllm.serving.openai.ended import phases
 from folovllm.serving.openai.gate import Gate
 
-_LABELS = ["model_name", "engine"]
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _ITL = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _E2E = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0)
@@ -46,33 +46,32 @@ _TEXTS[reader.PER_POS] = "Draft tokens that were accepted, by their position."
 
 
 class _EngineState(Collector):
-    """Read when it is asked for: nothing is counted twice, and a server that is not asked does nothing for it.
-
-    The label `engine` is a replica's name where there are several, else "0"."""
+    """Read when it is asked for: nothing is counted twice, and a server that is not asked does nothing for it."""
 
     def __init__(self, prefix: str, model_name: str, gate: Gate, cache: CacheConfig) -> None:
         self.prefix, self.model_name, self.gate, self.cache = prefix, model_name, gate, cache
         self.snapshots: list[EngineSnapshot] = []
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        families: dict[str, Any] = {}
-        for each in self.snapshots:
-            for found in reader.metrics_of(each.stats, self.model_name):
-                kind, more = _FAMILIES[type(found)]
-                name = found.name.removeprefix("vllm:")
-                family = kind(f"{self.prefix}{name}", _TEXTS[name], labels=[*_LABELS, *more])
-                family = families.setdefault(name, family)
+        labels = [reader.labels_of(self.model_name, each.replica or "0") for each in self.snapshots]
+        of_each = [reader.metrics_of(each.stats, its) for each, its in zip(self.snapshots, labels, strict=True)]
+        for same in zip(*of_each, strict=True):
+            kind, more = _FAMILIES[type(same[0])]
+            name = same[0].name.removeprefix("vllm:")
+            family = kind(f"{self.prefix}{name}", _TEXTS[name], labels=[*same[0].labels, *more])
+            for each, found in zip(self.snapshots, same, strict=True):
                 if isinstance(found, reader.Vector):
                     for place, count in enumerate(found.values):
-                        family.add_metric([*self._labels(each), str(place)], count)
+                        family.add_metric([*found.labels.values(), str(place)], count)
                 elif isinstance(found, (reader.Gauge, reader.Counter)):
                     waits_here = name == "num_requests_waiting" and each.replica is None
-                    family.add_metric(self._labels(each), self.gate.num_waiting() if waits_here else found.value)
-        yield from families.values()
+                    family.add_metric([*found.labels.values()], self.gate.num_waiting() if waits_here else found.value)
+            yield family
         text = "Tokens that a step computes, drafts aside, from the first time that this was asked for."
-        tokens = HistogramMetricFamily(f"{self.prefix}iteration_tokens_total", text, labels=_LABELS)
-        for each in self.snapshots:
-            tokens.add_metric(self._labels(each), _buckets(STEP_TOKENS, each.steps_by_tokens), each.step_tokens)
+        names = [*reader.labels_of(self.model_name)]
+        tokens = HistogramMetricFamily(f"{self.prefix}iteration_tokens_total", text, labels=names)
+        for each, its in zip(self.snapshots, labels, strict=True):
+            tokens.add_metric([*its.values()], _buckets(STEP_TOKENS, each.steps_by_tokens), each.step_tokens)
         yield tokens
         facts = {name: str(value) for name, value in dataclasses.asdict(self.cache).items()}
         facts["num_gpu_blocks"] = str(sum(each.stats.kv_blocks_total for each in self.snapshots))
@@ -92,7 +91,7 @@ def _buckets(most: Sequence[float], counts: Sequence[int]) -> list[tuple[str, fl
 class _Histogram(Collector):
     """prometheus_client's own takes one value at a time, and here durations come in hundreds."""
 
-    def __init__(self, name: str, text: str, labels: list[str], buckets: tuple[float, ...]) -> None:
+    def __init__(self, name: str, text: str, labels: dict[str, str], buckets: tuple[float, ...]) -> None:
         self.name, self.text, self.labels, self.buckets = name, text, labels, buckets
         self.counts = [0] * (len(buckets) + 1)
         self.total = 0.0
@@ -102,8 +101,8 @@ class _Histogram(Collector):
         self.total += value * times
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        family = HistogramMetricFamily(self.name, self.text, labels=_LABELS)
-        family.add_metric(self.labels, _buckets(self.buckets, self.counts), self.total)
+        family = HistogramMetricFamily(self.name, self.text, labels=[*self.labels])
+        family.add_metric([*self.labels.values()], _buckets(self.buckets, self.counts), self.total)
         yield family
 
 
@@ -111,7 +110,8 @@ class Metrics:
     """A registry for each application: two in a process do not meet. What is counted here is of all its engines."""
 
     def __init__(self, llm: EngineClient, model_name: str, gate: Gate, prefix: str) -> None:
-        self.registry, labels = CollectorRegistry(), [model_name, "0"]
+        self.registry = CollectorRegistry()
+        self.labels = labels = reader.labels_of(model_name, "all" if llm.has_replicas else "0")
         self.llm, self._state = llm, _EngineState(prefix, model_name, gate, llm.engine.config.cache_config)
         self.registry.register(self._state)
 
@@ -139,20 +139,13 @@ class Metrics:
         self.computed = histogram("request_prefill_kv_computed_tokens", "Of a prompt, not found cached.", _LENGTHS)
         self.params_n = histogram("request_params_n", "Sequences that were asked for.", _N)
         self.params_max_tokens = histogram("request_params_max_tokens", "The most tokens asked for.", _LENGTHS)
-        finished = [*_LABELS, "finished_reason"]
+        finished = [*labels, "finished_reason"]
         self._success = Counter(f"{prefix}request_success", "Finished sequences.", finished, registry=self.registry)
         text = "Requests that a step failed."
-        self._failure = Counter(f"{prefix}request_failure", text, _LABELS, registry=self.registry)
-        self._labels = labels
-
-    @property
-    def labels(self) -> list[str]:
-        """Shared with the histograms. Only in an event loop it is known whether there are several engines."""
-        self._labels[1] = "all" if self.llm.replicas() else "0"
-        return self._labels
+        self._failure = Counter(f"{prefix}request_failure", text, [*labels], registry=self.registry)
 
     def failed(self, times: int = 1) -> None:
-        self._failure.labels(*self.labels).inc(times)
+        self._failure.labels(**self.labels).inc(times)
 
     def finished(self, output: RequestOutput, params: SamplingParams) -> None:
         """By the engine's clock, which is not held up by readers."""
@@ -167,7 +160,7 @@ class Metrics:
             self.generation.observe(length)
         reasons = collections.Counter(completion.finish_reason or "abort" for completion in output.outputs)
         for reason, number in reasons.items():
-            self._success.labels(*self.labels, reason).inc(number)
+            self._success.labels(**self.labels, finished_reason=reason).inc(number)
         for name, seconds in phases(output.metrics).items():
             self.phases[name].observe(seconds)
         if output.metrics is not None and output.metrics.tpot is not None:
@@ -182,11 +175,11 @@ class Metrics:
 class ObservedRequest:
     """One request's outputs as they pass by."""
 
-    def __init__(self, metrics: Metrics, params: SamplingParams, num_prompts: int) -> None:
-        self.metrics, self.params = metrics, params
+    def __init__(self, metrics: Metrics, prompts: Sequence[ProcessedInputs]) -> None:
+        self.metrics, self.prompts = metrics, prompts
         self.arrived = time.perf_counter()
-        self.last = [0.0] * num_prompts
-        self.tokens = [0] * num_prompts
+        self.last = [0.0] * len(prompts)
+        self.tokens = [0] * len(prompts)
 
     def see(self, place: int, output: RequestOutput) -> None:
         now = time.perf_counter()
@@ -205,4 +198,4 @@ class ObservedRequest:
             self.last[place], self.tokens[place] = now, num_tokens
         if output.finished:
             self.metrics.e2e.observe(now - self.arrived)
-            self.metrics.finished(output, self.params)
+            self.metrics.finished(output, self.prompts[place].params)

@@ -54,7 +54,8 @@ class CallerMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), CLIENT_CLOSED_REQUEST
+        began = time.perf_counter()
+        status: int | None = None  # no answer has begun
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         name = given if 0 < len(given) <= MAX_ID else uuid.uuid4().hex
@@ -74,14 +75,15 @@ class CallerMiddleware:
             else:
                 await self.app(scope, receive, named)
         except Exception as error:  # what no handler is for: it is raised anew, with its traceback
-            if status == CLIENT_CLOSED_REQUEST:
+            if status is None:
                 await failed(error).response(scope)(scope, receive, named)
             raise
         finally:
             if self.logs_access:
                 fields = {"seconds": round(time.perf_counter() - began, 6)}
                 where = get_client_addr(scope), scope["method"], get_path_with_query_string(scope)  # type: ignore[arg-type]
-                _access.info(_LINE, *where, scope["http_version"], status, extra={"fields": fields})
+                what = scope["http_version"], status or CLIENT_CLOSED_REQUEST
+                _access.info(_LINE, *where, *what, extra={"fields": fields})
 
 
 _access = logging.getLogger("uvicorn.access")

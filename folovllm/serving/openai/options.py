@@ -50,7 +50,7 @@ class ServerOptions:
     root_path: path that a proxy in front puts before this server's own (default: none)
     ssl_certfile: certificate in PEM: the server then speaks HTTPS (default: none)
     ssl_keyfile: key of the certificate, where it is not in the same file (default: none)
-    log_format: an entry of the log as a line of text or of JSON
+    log_format: an entry of the log as a line of text or of JSON; replicas write theirs as Ray does
     enable_log_requests: log each request when it has ended: its id, tokens, times, and why it ended
     max_log_len: characters of its prompt and of its answers that this line has (default: none of them)
     otlp_traces_endpoint: collector of OpenTelemetry that gets a span of each request; by the extra otel (default: none)

@@ -9,11 +9,10 @@ vLLM: entrypoints/serve/engine/serving.py
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -29,8 +28,8 @@ from folovllm.outputs import RequestOutput
 from folovllm.sample.structured.grammars import GrammarError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
-from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check
-from folovllm.serving.openai.ended import EndedRequest, Observer, log_request
+from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check, within
+from folovllm.serving.openai.ended import Observer, log_request, watched
 from folovllm.serving.openai.errors import APIError, failed, refused
 from folovllm.serving.openai.gate import Gate, shutting_down
 from folovllm.serving.openai.longest_token import characters_a_token
@@ -38,6 +37,7 @@ from folovllm.serving.openai.metrics import Metrics, ObservedRequest
 from folovllm.serving.openai.middleware import salt_for
 from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
+from folovllm.serving.openai.streams import merged
 from folovllm.serving.openai.token_bytes import TokenBytes
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
 from folovllm.utils.checks import check_utf8
@@ -104,18 +104,12 @@ class ServingEngine:
         """Run `make` beside the event loop, unless it takes less time than to wake another thread; its ValueError is
         the client's. It ends early when the client leaves, when it takes too long, or when the server shuts down.
         Raises APIError."""
-        began: float | None = None
+        check_time = within(PREPARE_SECONDS, self.clock)
 
         def check() -> None:
-            nonlocal began
             if self.gate.draining:
                 raise shutting_down()
-            began = self.clock() if began is None else began
-            if self.clock() - began > PREPARE_SECONDS:
-                raise ValueError(
-                    f"the request must be prepared within {PREPARE_SECONDS:g} s (tokens, chat template, form), and was "
-                    "not: ask for less at once"
-                )
+            check_time()
 
         try:
             return make(check) if is_quick else await self.background.run(make, check)
@@ -233,22 +227,14 @@ class ServingEngine:
             APIError: the queue is full, the server shuts down, or the engine could not finish.
         """
         with self.gate.admit(len(work.prompts)):
-            observed = ObservedRequest(self.metrics, work.params, len(work.prompts))
-            streams = self._one(work, 0) if len(work.prompts) == 1 else self._several(work)
-            arrival, cut_off, newest = time.time(), "abort", dict[int, RequestOutput]()
-            try:
-                async with aclosing(streams) as each:
-                    async for place, output in each:
+            observed = ObservedRequest(self.metrics, work.prompts)
+            streams = [self._one(work, place) for place in range(len(work.prompts))]
+            with watched(self.observers, work.prompts) as newest:
+                async with aclosing(streams[0] if len(streams) == 1 else merged(streams)) as found:
+                    async for place, output in found:
                         observed.see(place, output)
                         newest[place] = output
                         yield place, output
-            except APIError:
-                cut_off = "error"
-                raise
-            finally:
-                for tell in self.observers:
-                    for place, prompt in enumerate(work.prompts):
-                        tell(EndedRequest(prompt, work.params, arrival, newest.get(place), cut_off))
 
     async def _one(self, work: ServeContext, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:
@@ -261,32 +247,6 @@ class ServingEngine:
         except Exception as error:
             self.metrics.failed()
             raise failed(error) from error
-
-    async def _several(self, work: ServeContext) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """The outputs of all prompts in one row. The queue has one place: a slow reader holds up these prompts only."""
-        queue: asyncio.Queue[tuple[int, RequestOutput] | BaseException | None] = asyncio.Queue(maxsize=1)
-
-        async def pump(place: int) -> None:
-            try:
-                async with aclosing(self._one(work, place)) as outputs:
-                    async for item in outputs:
-                        await queue.put(item)
-                await queue.put(None)
-            except Exception as error:
-                await queue.put(error)
-
-        async with AsyncExitStack() as stack:
-            tasks = [asyncio.create_task(pump(place)) for place in range(len(work.prompts))]
-            stack.push_async_callback(_cancel, tasks)
-            left = len(tasks)
-            while left:
-                item = await queue.get()
-                if isinstance(item, BaseException):
-                    raise item
-                if item is None:
-                    left -= 1
-                else:
-                    yield item
 
     def close(self) -> None:
         self.background.close()
@@ -329,9 +289,3 @@ def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any]:
     """The template's variables beside the messages."""
     effort = getattr(body, "reasoning_effort", None)
     return {**({} if effort is None else {"reasoning_effort": effort}), **(body.chat_template_kwargs or {})}
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -59,7 +59,7 @@ class Spans:
         span.end(int(((ended.times and ended.times.finished_time) or time.time()) * 1e9))
 
     def _attributes(self, ended: EndedRequest) -> dict[str, Any]:
-        params, times, spent = ended.params, ended.times, phases(ended.times)
+        params, times, spent = ended.prompt.params, ended.times, phases(ended.times)
         found = {
             "request.id": caller.get().request_id,
             "request.n": params.n,

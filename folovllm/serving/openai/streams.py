@@ -10,7 +10,7 @@ vLLM: entrypoints/serve/utils/api_utils.py (with_cancellation)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -54,6 +54,38 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
         watching.cancel()
 
 
+async def merged(streams: Sequence[AsyncGenerator[_T, None]]) -> AsyncGenerator[_T, None]:
+    """What comes of all, in one row. The queue has one place: a slow reader holds up these streams only.
+
+    vLLM: utils/async_utils.py (merge_async_iterators)"""
+    queue: asyncio.Queue[_T | BaseException | None] = asyncio.Queue(maxsize=1)
+
+    async def pump(stream: AsyncGenerator[_T, None]) -> None:
+        try:
+            async with aclosing(stream) as items:
+                async for item in items:
+                    await queue.put(item)
+            await queue.put(None)
+        except Exception as error:
+            await queue.put(error)
+
+    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
+    left = len(tasks)
+    try:
+        while left:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                left -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @dataclass(slots=True)
 class Burst:
     """Events that are ready at the same time. They go out in one write: each write is a call to the system, and at each
@@ -65,9 +97,11 @@ class Burst:
     @classmethod
     def of(cls, events: list[dict[str, Any]], is_last: bool = False, check: Check = at_once) -> Burst:
         """An event that has a type is called so."""
-        names = (b"event: %b\n" % event["type"].encode() if "type" in event else b"" for event in events)
-        data = (encoded(event, check) for event in events)
-        return cls(b"".join(b"%bdata: %b\n\n" % each for each in zip(names, data, strict=True)), is_last)
+        lines = []
+        for event in events:
+            name = b"event: %b\n" % event["type"].encode() if "type" in event else b""
+            lines.append(b"%bdata: %b\n\n" % (name, encoded(event, check)))
+        return cls(b"".join(lines), is_last)
 
 
 async def made(make: Callable[[Check], _T], background: Background, size: int) -> _T:

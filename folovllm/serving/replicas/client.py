@@ -63,6 +63,7 @@ class ReplicatedLLM(EngineClient):
     """Of a fleet. router: without replicas; those that answer are kept in it."""
 
     engine: RemoteEngine
+    has_replicas = True
 
     def __init__(self, fleet: Fleet, router: Router, facts: ReadyResponse) -> None:
         super().__init__(RemoteEngine(facts))
