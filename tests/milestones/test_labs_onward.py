@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -300,3 +301,22 @@ def test_a_start_in_the_middle_has_what_comes_before_solved(make_clone, tmp_path
     assert cli.main(["start", "m1", "nowhere", "--at", "fourth", "--lang", "en"]) == 2
     assert "no exercise is called 'fourth'" in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_was_written_in_the_pages_is_carried_on(make_clone, tmp_path, capsys) -> None:
+    """What is solved of the milestones before, and what can be read of the folder's own; a helper comes along."""
+    make_clone()
+    double = "class Base:\n    def double(self, x: int) -> int:\n        return x + x  # mine\n"
+    triple = "class Engine:\n    def triple(self, x: int) -> int:\n        return thrice(x)\n\n\n"
+    triple += "def thrice(x):\n    return 3 * x\n"
+    saved = {"m0/01-twice": {"text": double, "solved": True}, "m1/01-twice": {"text": triple, "solved": False}}
+    (tmp_path / "saved.json").write_text(json.dumps({"exercises": saved}), encoding="utf-8")
+    assert cli.main(["start", "m1", "m1-lab", "--from", "saved.json", "--lang", "en"]) == 0
+    seen = capsys.readouterr().out
+    assert ("carried on: m0/01-twice" in seen, "carried on: m1/01-twice" in seen) == (True, True)
+    assert "return 3 * x" in (tmp_path / "m1-lab/folovllm/engine.py").read_text(encoding="utf-8")
+    assert cli.main(["check"]) == 0
+
+    (tmp_path / "saved.json").write_text("[]", encoding="utf-8")
+    assert cli.main(["start", "m1", "m1-again", "--from", "saved.json"]) == 2
+    assert "--from must be a folder, or what the pages' `Take along` saved" in capsys.readouterr().err
