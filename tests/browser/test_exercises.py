@@ -133,7 +133,7 @@ def test_what_was_written_is_kept_and_taken_along(
     box.get_by_role("button", name="A hint").click()
     box.get_by_role("button", name="A hint").click()
     assert box.locator(".lab__hints li").count() == 2
-    text = exercise.right["copies-first"] + "\n\nMINE = 1  # a helper of mine\n"
+    text = exercise.right["copies-first"].replace("return child", "return child  # mine")
     code.fill(text)
     box.get_by_role("button", name="Check").click()
     box.locator(".lab__result[data-outcome=solved]").wait_for()
@@ -149,5 +149,5 @@ def test_what_was_written_is_kept_and_taken_along(
     assert json.loads(file.read_text()) == {"exercises": {"m0/02-fork": {"text": text, "solved": True}}}
     monkeypatch.setattr("milestones.labs.lab._registry", lambda root: tmp_path / "labs.json")
     assert cli.main(["start", "m1", str(tmp_path / "m1-lab"), "--from", str(file), "--lang", "en"]) == 0
-    assert "MINE = 1" in (tmp_path / "m1-lab/folovllm/request.py").read_text()
+    assert "return child  # mine" in (tmp_path / "m1-lab/folovllm/request.py").read_text()
     assert wrong == []
