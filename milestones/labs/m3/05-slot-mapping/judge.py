@@ -37,6 +37,48 @@ def test_sequences_lie_end_to_end():
     expect(inputs.input_ids.tolist(), [100, 101, 102, 107])
 
 
+@invariant(1)
+def test_the_order_is_that_of_the_step_and_not_of_the_rows():
+    batch = InputBatch(max_num_seqs=4, max_model_len=32, block_size=4, device=torch.device("cpu"))
+    a = sequence("a", num_tokens=3, num_computed=0, blocks=[2])
+    b = sequence("b", num_tokens=8, num_computed=7, blocks=[3, 7])
+    for seq in (b, sequence("has no part in it", 5, 4, [1, 4]), a):
+        batch.add(seq)
+    inputs = batch.prepare([a, b], [3, 1], [])
+    expect((inputs.positions.tolist(), inputs.draws.tolist()), ([0, 1, 2, 7], [0, 1]))
+    expect(inputs.metadata.block_tables.tolist(), [[2, 0], [3, 7]])
+
+
+@invariant(1)
+def test_to_prepare_a_step_changes_nothing():
+    batch = InputBatch(max_num_seqs=4, max_model_len=32, block_size=4, device=torch.device("cpu"))
+    a, counts = sequence("a", num_tokens=8, num_computed=0, blocks=[3, 7]), [5]
+    batch.add(a)
+    first = batch.prepare([a], counts, [])
+    expect((batch.prepare([a], counts, []).positions.tolist(), counts), ([0, 1, 2, 3, 4], [5]))
+    expect((a.num_computed_tokens, int(batch.num_computed.sum())), (0, 0))
+    expect(first.input_ids.tolist(), [100, 101, 102, 103, 104])
+
+
+@invariant(1)
+def test_each_step_has_tensors_of_its_own():
+    batch = InputBatch(max_num_seqs=4, max_model_len=32, block_size=4, device=torch.device("cpu"))
+    a = sequence("a", num_tokens=8, num_computed=7, blocks=[3, 7])
+    b = sequence("b", num_tokens=4, num_computed=3, blocks=[5])
+    batch.add(a)
+    batch.add(b)
+    steps = [batch.prepare([seq], [1], []) for seq in (a, b)]
+    expect([step.input_ids.tolist() for step in steps], [[107], [103]])
+    expect([step.positions.tolist() for step in steps], [[7], [3]])
+
+
+@invariant(1)
+def test_tokens_positions_and_slots_are_int64():
+    inputs = step((sequence("a", num_tokens=8, num_computed=7, blocks=[3, 7]), 1))
+    kinds = [each.dtype for each in (inputs.input_ids, inputs.positions, inputs.metadata.slot_mapping)]
+    expect(kinds, [torch.int64] * 3)
+
+
 @invariant(2)
 def test_a_slot_is_found_through_the_table():
     a = sequence("a", num_tokens=10, num_computed=9, blocks=[3, 7, 5])
@@ -60,6 +102,21 @@ def test_the_metadata_says_where_each_sequence_ends():
     expect(metadata.query_start_loc.tolist(), [0, 3, 4])
     expect(metadata.seq_lens.tolist(), [3, 8])
     expect((metadata.max_query_len, metadata.max_seq_len), (3, 8))
+
+
+@invariant(3)
+def test_the_largest_may_stand_anywhere():
+    a = sequence("a", num_tokens=3, num_computed=0, blocks=[2])
+    b = sequence("b", num_tokens=8, num_computed=7, blocks=[3, 7])
+    both = [step((a, 3), (b, 1)).metadata, step((b, 1), (a, 3)).metadata]
+    expect([(each.max_query_len, each.max_seq_len) for each in both], [(3, 8), (3, 8)])
+
+
+@invariant(3)
+def test_the_metadata_is_int32():
+    metadata = step((sequence("a", num_tokens=8, num_computed=7, blocks=[3, 7]), 1)).metadata
+    kinds = [each.dtype for each in (metadata.query_start_loc, metadata.seq_lens, metadata.block_tables)]
+    expect(kinds, [torch.int32] * 3)
 
 
 @invariant(4)
@@ -104,8 +161,40 @@ def test_a_child_draws_where_its_parent_does():
     expect(inputs.logits_at.tolist(), [2, 2])
 
 
+@invariant(5)
+def test_a_child_counts_after_all_sequences_also_those_that_do_not_draw():
+    a = sequence("a", num_tokens=6, num_computed=0, blocks=[2, 3])
+    b = sequence("b", num_tokens=8, num_computed=7, blocks=[4, 7])
+    inputs = step((a, 4), (b, 1), forks=[(b, sequence("child", 8, 0, []))])
+    expect((inputs.draws.tolist(), inputs.logits_at.tolist()), ([1, 2], [4, 4]))
+
+
+@invariant(5)
+def test_each_child_has_its_own_parent():
+    a = sequence("a", num_tokens=3, num_computed=0, blocks=[2])
+    b = sequence("b", num_tokens=8, num_computed=7, blocks=[3, 7])
+    forks = [(b, sequence("first", 8, 0, [])), (a, sequence("second", 3, 0, []))]
+    inputs = step((a, 3), (b, 1), forks=forks)
+    expect((inputs.draws.tolist(), inputs.logits_at.tolist()), ([0, 1, 2, 3], [2, 3, 3, 2]))
+
+
 @invariant(6)
 def test_a_pure_decode_draws_from_every_token_in_order():
     a = sequence("a", num_tokens=4, num_computed=3, blocks=[2])
     b = sequence("b", num_tokens=8, num_computed=7, blocks=[3, 7])
     expect(step((a, 1), (b, 1)).logits_at, None)
+
+
+@invariant(6)
+def test_a_step_with_a_fork_says_where():
+    a = sequence("a", num_tokens=2, num_computed=0, blocks=[2])
+    inputs = step((a, 2), forks=[(a, sequence("child", 2, 0, []))])  # two tokens and two draws
+    expect(inputs.logits_at is None, False)
+    expect(inputs.logits_at.tolist(), [1, 1])
+
+
+@invariant(6)
+def test_a_step_without_a_draw_says_so():
+    inputs = step((sequence("a", num_tokens=6, num_computed=0, blocks=[2, 3]), 4))
+    expect(inputs.logits_at is None, False)
+    expect(inputs.logits_at.tolist(), [])
