@@ -31,6 +31,14 @@ def test_the_note_s_two_by_two():
     expect(layer(torch.tensor([[3.0]])), torch.tensor([[6.0, 7.0]]))
 
 
+@invariant(2)
+def test_each_product_is_one_of_its_own():
+    layer = Linear(1, 2, method=RowParallelMethod(LinearMethod(), Group(0), {}))
+    layer.weight.data, x = torch.tensor([[2.0], [1.0]]), torch.tensor([[3.0]])
+    outs = [layer(each).tolist() for each in (x, torch.tensor([[5.0]]))]
+    expect((outs, x.tolist()), ([[[6.0, 3.0]], [[10.0, 5.0]]], [[3.0]]))
+
+
 @invariant(3)
 def test_rank_0_has_the_bias():
     layer = Linear(1, 2, bias=True, method=RowParallelMethod(LinearMethod(), Group(0), {}))
@@ -47,6 +55,12 @@ def test_rank_1_has_none():
 @invariant(3)
 def test_a_layer_without_a_bias_gets_none():
     layer = Linear(1, 2, method=RowParallelMethod(LinearMethod(), Group(0), {}))
+    expect(layer.bias, None)
+
+
+@invariant(3)
+def test_neither_has_rank_2():
+    layer = Linear(1, 2, bias=True, method=RowParallelMethod(LinearMethod(), Group(2), {}))
     expect(layer.bias, None)
 
 

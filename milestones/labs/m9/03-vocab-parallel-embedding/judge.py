@@ -66,6 +66,13 @@ def test_the_sum_comes_back():
     expect(found, torch.tensor([[10.0, 11.0], [30.0, 31.0]]))
 
 
+@invariant(3)
+def test_each_step_has_its_own_vectors():
+    layer = embedding(Group(0))
+    first, second = layer(torch.tensor([1, 0])), layer(torch.tensor([3, 1]))
+    expect([first.tolist(), second.tolist()], [[[10.0, 11.0], [0.0, 1.0]], [[0.0, 0.0], [10.0, 11.0]]])
+
+
 @invariant(4)
 def test_the_ids_are_read_only():
     ids = torch.tensor([3, 0, 4])

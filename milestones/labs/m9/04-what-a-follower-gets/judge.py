@@ -71,6 +71,20 @@ def test_all_rows():
     expect(found.last_rows_only, False)
 
 
+@invariant(4)
+def test_no_number_follows_from_another():
+    metadata = AttentionMetadata(
+        torch.tensor([2, 3, 7], dtype=INT), torch.tensor([10, 3], dtype=INT), torch.tensor([2**40, 8]),
+        torch.tensor([[5, 6], [2, 0]], dtype=INT), max_query_len=16, max_seq_len=64, num_decodes=2,
+    )  # fmt: skip
+    numbers, flat = pack_step(torch.tensor([7, 20]), torch.tensor([5, 3]), metadata)
+    _, positions, found = unpack_step(numbers, flat)
+    expect((found.max_query_len, found.max_seq_len, found.num_decodes), (16, 64, 2))
+    expect((positions.tolist(), found.slot_mapping.tolist()), ([5, 3], [2**40, 8]))
+    expect((positions.dtype, found.slot_mapping.dtype), (torch.int64, torch.int64))
+    expect(found.query_start_loc.tolist(), [2, 3, 7])
+
+
 @invariant(5)
 def test_an_order():
     _, _, metadata = there_and_back(torch.tensor([1, 0], dtype=INT))
@@ -94,7 +108,20 @@ def test_two_steps_on_their_way():
         torch.tensor([0, 1], dtype=INT), torch.tensor([8], dtype=INT), torch.tensor([15]),
         torch.tensor([[3]], dtype=INT), max_query_len=1, max_seq_len=8, num_decodes=1,
     )  # fmt: skip
-    pack_step(torch.tensor([30]), torch.tensor([7]), other)
+    second = pack_step(torch.tensor([30]), torch.tensor([7]), other)
     found, _, metadata = unpack_step(*first)
     expect(found.tolist(), [7, 20, 21, 22])
     expect((metadata.seq_lens.tolist(), metadata.max_seq_len, metadata.last_rows_only), ([10, 3], 11, True))
+    expect(unpack_step(*second)[2].block_tables.tolist(), [[3]])
+
+
+@invariant(6)
+def test_what_is_given_stays_as_it_is():
+    given = step()
+    numbers, flat = pack_step(*given)
+    metadata, before = given[2], step()[2]
+    expect((metadata.block_tables, metadata.seq_lens), (before.block_tables, before.seq_lens))
+    expect((metadata.seq_lens.dtype, metadata.decode_order), (INT, None))
+    copy = list(numbers)
+    unpack_step(numbers, flat)
+    expect(numbers, copy)

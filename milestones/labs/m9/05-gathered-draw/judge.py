@@ -44,11 +44,30 @@ def test_scores_are_compared_in_float64():
     expect(part_winners(ones, noise, 0)[:, 1].tolist(), [1.0])
 
 
+@invariant(3)
+def test_so_is_the_logarithm():
+    noise = torch.tensor([[0.3]])
+    found = part_winners(torch.zeros(1, 1), noise, 0)
+    expect_close(found[0, 0].item(), -math.log(noise.item()), atol=1e-12)
+
+
+@invariant(3)
+def test_a_score_may_be_large():
+    found = part_winners(torch.tensor([[800.0, 801.0]]), torch.ones(1, 2), 0)
+    expect(found.tolist(), [[801.0, 1.0]])
+
+
 @invariant(4)
 def test_a_masked_token_does_not_win():
     noise = torch.tensor([[1e-30, 1.0, 1.0]])
     found = part_winners(torch.tensor([[-INF, -5.0, -6.0]]), noise, 0)
     expect(found.tolist(), [[-5.0, 1.0]])
+
+
+@invariant(4)
+def test_however_small_the_other_is():
+    found = part_winners(torch.tensor([[-INF, -1e30]]), torch.ones(1, 2), 0)
+    expect(found[:, 1].tolist(), [1.0])
 
 
 @invariant(5)
@@ -75,6 +94,12 @@ def test_of_three_ranks_the_middle_one_may_win():
     expect(draw_winners(winners).tolist(), [3])
 
 
+@invariant(5)
+def test_ranks_are_compared_in_float64():
+    winners = [torch.tensor([[score, token]], dtype=torch.float64) for score, token in ((1.0, 3.0), (1.0 + 1e-12, 9.0))]
+    expect(draw_winners(winners).tolist(), [9])
+
+
 @invariant(6)
 def test_of_equals_the_lowest():
     rank_0 = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
@@ -89,3 +114,10 @@ def test_logits_and_noise_are_read_only():
     logits, noise = torch.tensor([[1.0, 3.0]], dtype=torch.float64), torch.tensor([[2.0, 4.0]], dtype=torch.float64)
     part_winners(logits, noise, 0)
     expect([logits.tolist(), noise.tolist()], [[[1.0, 3.0]], [[2.0, 4.0]]])
+
+
+@invariant(7)
+def test_so_are_the_winners():
+    winners = [torch.tensor([[1.0, 3.0]], dtype=torch.float64), torch.tensor([[5.0, 9.0]], dtype=torch.float64)]
+    draw_winners(winners)
+    expect([part.tolist() for part in winners], [[[1.0, 3.0]], [[5.0, 9.0]]])
