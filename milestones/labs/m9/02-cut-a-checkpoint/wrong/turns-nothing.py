@@ -10,7 +10,5 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
     size = shape[dim]
     if size == 1 and by_inputs:  # one group for a whole row
         return everything
-    if mine.start * size % count or mine.stop * size % count:
-        raise ValueError(f"{name} {shape} cannot be cut at {mine.start} and {mine.stop} of {count}")
-    cut = slice(mine.start * size // count, mine.stop * size // count)
+    cut = share_of(f"{name} {shape}", size, mine, count)
     return (*everything[:dim], cut, *everything[dim + 1 :])

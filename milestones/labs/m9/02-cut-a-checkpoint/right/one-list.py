@@ -1,6 +1,4 @@
 def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, ...] | None:
-    from fractions import Fraction
-
     *_, layer, kind = name.split(".")
     cuts = [slice(0, size) for size in shape]
     rows = layer in ROWS
@@ -16,8 +14,5 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
     size = shape[dim]
     if rows and size == 1:
         return tuple(cuts)
-    ends = [Fraction(at * size, count) for at in (mine.start, mine.stop)]
-    if any(end.denominator > 1 for end in ends):
-        raise ValueError(f"{name} {shape} cannot be cut")
-    cuts[dim] = slice(*(int(end) for end in ends))
+    cuts[dim] = share_of(name, size, mine, count)
     return tuple(cuts)
