@@ -99,9 +99,9 @@ def parallel_ops(ops: LayerOps, shard: Shard, group: GroupCoordinator) -> LayerO
 
 
 def share_of(tensor: str, size: int, mine: range, count: int) -> slice:
-    """The part of a dimension of `size` numbers that belongs to `mine` of a layer's `count` outputs or inputs. It may
-    hold them packed, or once for a group of them: it is the same share. Raises ValueError, with the name `tensor`: the
-    cut goes through packed numbers, or through a group."""
+    """Of a dimension of `size` numbers the share that `mine` is of a layer's `count` outputs or inputs: a number may
+    hold several of them packed, or be for a group. Raises ValueError, with the name `tensor`: the cut goes through
+    such a number."""
     if mine.start * size % count or mine.stop * size % count:
         raise ValueError(f"{tensor} cannot be cut at {mine.start} and {mine.stop} of {count}")
     return slice(mine.start * size // count, mine.stop * size // count)
