@@ -180,7 +180,6 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
         ("self.num_evicted += 1", "self.num_evicted = 1", set()),
         ("after != NULL_BLOCK and ", "", set()),
         ("refs == 1", "refs >= 1", set()),
-        ("self.num_free -= 1", "self.num_free -= refs == 0 and block_id != self._next[NULL_BLOCK]", set()),
         ("self.enable_caching and block_id", "block_id", set()),
         ("self._refs[block_id] = refs + 1", "self._refs[block_id] = max(refs, 1) if refs == 0 else 2", set()),
         ("del self._by_hash[cached.block_hash]", "self._by_hash.popitem()", set()),

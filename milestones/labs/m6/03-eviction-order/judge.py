@@ -111,9 +111,9 @@ def test_the_same_content_may_be_kept_again_elsewhere():
 def test_the_others_can_still_be_found():
     pool = BlockPool(3, enable_caching=True)
     keep(pool, pool.get_new_blocks(3))
-    pool.free_blocks([3, 2, 1])
-    expect(pool.get_new_blocks(1), [3])
-    expect([pool.get_cached_block(b"%d" % n, n - 1, [n] * 4, None) for n in (1, 2, 3)], [1, 2, None])
+    pool.free_blocks([1, 2, 3])
+    expect(pool.get_new_blocks(1), [1])
+    expect([pool.get_cached_block(b"%d" % n, n - 1, [n] * 4, None) for n in (1, 2, 3)], [None, 2, 3])
     pool.get_new_blocks(1)
     expect(pool.num_evicted, 2)
 

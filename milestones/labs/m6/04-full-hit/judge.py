@@ -94,6 +94,8 @@ def test_a_change_counts_whatever_comes_behind():
     expect(pool.cache_full_blocks(chain([0, 1, 2, 3, 50, 51, 52, 53]), second, 0, 2), (2, True))
     expect(second, [1, 4])
     expect(find(pool, range(8), 0, parent=0), 1)
+    pool, second = two_alike()
+    expect(pool.cache_full_blocks(chain(range(8)), [second[0], 2], 0, 2), (2, True))  # the last one is right already
 
 
 @invariant(3)
