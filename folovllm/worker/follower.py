@@ -5,21 +5,27 @@
     rank 1              FORWARD ─┴─▶ forward ── (+) ── (+) ─┴ LOGITS ─▶ logits
 
 A step is sent as the arrays that InputBatch.prepare() has made, and a few numbers: 9 KB for 32 sequences of 500 tokens.
-So a follower has no scheduler, no batch and no sampler. Blocks are moved before a step, and that is sent as well.
+So a follower has no scheduler, no batch and no sampler. Blocks are moved, and adapters put into their slots, before a
+step, and that is sent as well.
 
 vLLM: none; its workers get the SchedulerOutput and keep a batch each (v1/executor/multiproc_executor.py)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from functools import partial
 
 import torch
 
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.distributed.parallel_state import GroupCoordinator
+from folovllm.lora.mapping import LoRAMapping
+from folovllm.lora.request import LoRAModel, Pair
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.lora import LoRALayers
 from folovllm.sample.gumbel import GumbelParams
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.cuda_graph import CudaGraphs
@@ -36,7 +42,7 @@ FLOWING = (torch.float32, torch.bfloat16, torch.float16)
 class Command(IntEnum):
     """The first number of a message."""
 
-    FORWARD, LOGITS, MOVE, REPLAY = range(4)
+    FORWARD, LOGITS, MOVE, REPLAY, LORA = range(5)
 
 
 def pack_step(
@@ -46,28 +52,30 @@ def pack_step(
     order = metadata.decode_order
     numbers = [
         len(input_ids), *metadata.block_tables.shape, -1 if order is None else len(order), metadata.max_query_len,
-        metadata.max_seq_len, metadata.num_decodes, int(metadata.last_rows_only),
+        metadata.max_seq_len, metadata.num_decodes, int(metadata.last_rows_only), int(metadata.lora is not None),
     ]  # fmt: skip
     arrays = [input_ids, positions, metadata.slot_mapping, metadata.query_start_loc, metadata.seq_lens]
     arrays += [metadata.block_tables.flatten(), *([] if order is None else [order])]
+    arrays += [] if metadata.lora is None else [metadata.lora.slots.to(input_ids.device)]
     return numbers, torch.cat([array.long() for array in arrays])
 
 
 def step_sizes(numbers: list[int]) -> list[int]:
     """How long each of the arrays is."""
     num_tokens, num_seqs, max_blocks, num_ordered = numbers[:4]
-    return [num_tokens] * 3 + [num_seqs + 1, num_seqs, num_seqs * max_blocks, max(0, num_ordered)]
+    of_lora = num_tokens * numbers[-1]
+    return [num_tokens] * 3 + [num_seqs + 1, num_seqs, num_seqs * max_blocks, max(0, num_ordered), of_lora]
 
 
 def unpack_step(numbers: list[int], flat: torch.Tensor) -> Arrays:
     """What pack_step() was given."""
-    _, num_seqs, max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, last_rows_only = numbers
-    input_ids, positions, slots, starts, lens, tables, order = flat.split(step_sizes(numbers))
+    _, num_seqs, max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, last_rows_only, has_lora = numbers
+    input_ids, positions, slots, starts, lens, tables, order, lora_slots = flat.split(step_sizes(numbers))
     metadata = AttentionMetadata(
         query_start_loc=starts.int(), seq_lens=lens.int(), slot_mapping=slots,
         block_tables=tables.view(num_seqs, max_blocks).int(), max_query_len=max_query_len, max_seq_len=max_seq_len,
         num_decodes=num_decodes, decode_order=None if num_ordered < 0 else order.int(),
-        last_rows_only=bool(last_rows_only),
+        last_rows_only=bool(last_rows_only), lora=LoRAMapping(lora_slots.cpu(), flat.device) if has_lora else None,
     )  # fmt: skip
     return input_ids, positions, metadata
 
@@ -105,6 +113,42 @@ class LeadingGraphs:
         return self.group.lead(message, arrays, lambda: self.graphs.replay(inputs, size, gumbel_params))
 
 
+class LeadingLoRA:
+    """What puts adapters into slots; among ranks, rank 0's, and each gets the whole adapter and keeps its part."""
+
+    def __init__(self, layers: LoRALayers, group: GroupCoordinator | None) -> None:
+        self.layers, self.group = layers, group
+
+    def put(self, slot: int, lora: LoRAModel) -> None:
+        if self.group is None:
+            self.layers.put(slot, lora.pairs)
+            return
+        message, flat = pack_pairs(lora.pairs, list(self.layers.modules))
+        work = partial(self.layers.put, slot, lora.pairs)
+        self.group.lead([Command.LORA, slot, *message], flat.to(self.layers.device), work)
+
+
+def pack_pairs(pairs: Mapping[str, Pair], modules: list[str]) -> tuple[list[int], torch.Tensor]:
+    """(place in `modules` and rank of each, all of them in float32, the scales inside)."""
+    numbers = [number for name, pair in pairs.items() for number in (modules.index(name), len(pair.a))]
+    each = [part for a, b, scale in pairs.values() for part in (a.float(), b.float() * scale)]
+    return numbers, torch.cat([part.flatten() for part in each] or [torch.empty(0)])
+
+
+def pair_sizes(numbers: list[int], modules: dict[str, tuple[int, int]]) -> list[tuple[str, int, int, int]]:
+    """(name, rank, inputs, outputs) of each pair that pack_pairs() was given."""
+    names = list(modules)
+    return [(names[at], rank, *modules[names[at]]) for at, rank in zip(numbers[::2], numbers[1::2], strict=True)]
+
+
+def unpack_pairs(sizes: list[tuple[str, int, int, int]], flat: torch.Tensor) -> dict[str, Pair]:
+    parts = iter(flat.split([count for _, rank, *both in sizes for count in (rank * both[0], rank * both[1])]))
+    return {
+        name: Pair(next(parts).view(rank, inputs), next(parts).view(outs, rank), 1.0)
+        for name, rank, inputs, outs in sizes
+    }
+
+
 def pack_moves(scheduled: SchedulerOutput) -> list[int]:
     """The blocks that are moved before a step: three numbers of pairs, then the pairs."""
     kinds = (scheduled.blocks_to_swap_out, scheduled.blocks_to_swap_in, scheduled.blocks_to_copy)
@@ -123,9 +167,10 @@ class Follower:
 
     def __init__(
         self, model: DecoderForCausalLM, mover: BlockMover | PinnedBlockMover, graphs: CudaGraphs | None,
-        group: GroupCoordinator, device: torch.device,
+        group: GroupCoordinator, device: torch.device, lora: LoRALayers | None = None,
     ) -> None:  # fmt: skip
         self.model, self.mover, self.graphs, self.group, self.device = model, mover, graphs, group, device
+        self.lora = lora
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -140,6 +185,12 @@ class Follower:
                 self.model.compute_logits(self.group.receive(hidden))
             elif command == Command.MOVE:
                 self.mover.move(unpack_moves(numbers))
+            elif command == Command.LORA:
+                assert self.lora is not None  # rank 0 has it, too
+                sizes = pair_sizes(numbers[1:], self.lora.modules)
+                count = sum(rank * (inputs + outs) for _, rank, inputs, outs in sizes)
+                flat = self.group.receive(torch.empty(count, device=self.device))
+                self.lora.put(numbers[0], unpack_pairs(sizes, flat))
             else:
                 self._replay(*numbers)
 
