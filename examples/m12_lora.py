@@ -75,7 +75,7 @@ def train(base: nn.Module, examples: list[tuple[list[int], list[int]]], folder: 
         optimizer.step()
     folder.mkdir()
     config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "bias": "none"}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
     halves = {f"{name}.lora_{half}.weight": each for name, pair in pairs.items() for half, each in
               (("A", pair.a.detach()), ("B", pair.b.detach()))}  # fmt: skip
     save_file({f"base_model.model.{name}": each for name, each in halves.items()}, folder / "adapter_model.safetensors")

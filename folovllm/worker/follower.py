@@ -13,9 +13,9 @@ vLLM: none; its workers get the SchedulerOutput and keep a batch each (v1/execut
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -120,33 +120,14 @@ class LeadingLoRA:
         self.layers, self.group = layers, group
 
     def put(self, slot: int, lora: LoRAModel) -> None:
-        if self.group is None:
-            self.layers.put(slot, lora.pairs)
-            return
-        message, flat = pack_pairs(lora.pairs, list(self.layers.modules))
         work = partial(self.layers.put, slot, lora.pairs)
-        self.group.lead([Command.LORA, slot, *message], flat.to(self.layers.device), work)
-
-
-def pack_pairs(pairs: Mapping[str, Pair], modules: list[str]) -> tuple[list[int], torch.Tensor]:
-    """(place in `modules` and rank of each, all of them in float32, the scales inside)."""
-    numbers = [number for name, pair in pairs.items() for number in (modules.index(name), len(pair.a))]
-    each = [part for a, b, scale in pairs.values() for part in (a.float(), b.float() * scale)]
-    return numbers, torch.cat([part.flatten() for part in each] or [torch.empty(0)])
-
-
-def pair_sizes(numbers: list[int], modules: dict[str, tuple[int, int]]) -> list[tuple[str, int, int, int]]:
-    """(name, rank, inputs, outputs) of each pair that pack_pairs() was given."""
-    names = list(modules)
-    return [(names[at], rank, *modules[names[at]]) for at, rank in zip(numbers[::2], numbers[1::2], strict=True)]
-
-
-def unpack_pairs(sizes: list[tuple[str, int, int, int]], flat: torch.Tensor) -> dict[str, Pair]:
-    parts = iter(flat.split([count for _, rank, *both in sizes for count in (rank * both[0], rank * both[1])]))
-    return {
-        name: Pair(next(parts).view(rank, inputs), next(parts).view(outs, rank), 1.0)
-        for name, rank, inputs, outs in sizes
-    }
+        if self.group is None:
+            work()
+            return
+        # Of each pair its name, its rank and its sides; then all numbers in float32, the scales inside.
+        names = [word for name, pair in lora.pairs.items() for word in (name, *pair.a.shape, len(pair.b))]
+        parts = [part.flatten() for a, b, scale in lora.pairs.values() for part in (a.float(), b.float() * scale)]
+        self.group.lead([Command.LORA, slot, *names], torch.cat([torch.empty(0), *parts]).to(self.layers.device), work)
 
 
 def pack_moves(scheduled: SchedulerOutput) -> list[int]:
@@ -186,13 +167,17 @@ class Follower:
             elif command == Command.MOVE:
                 self.mover.move(unpack_moves(numbers))
             elif command == Command.LORA:
-                assert self.lora is not None  # rank 0 has it, too
-                sizes = pair_sizes(numbers[1:], self.lora.modules)
-                count = sum(rank * (inputs + outs) for _, rank, inputs, outs in sizes)
-                flat = self.group.receive(torch.empty(count, device=self.device))
-                self.lora.put(numbers[0], unpack_pairs(sizes, flat))
+                self._put_adapter(*numbers)
             else:
                 self._replay(*numbers)
+
+    def _put_adapter(self, slot: int, *names: Any) -> None:
+        assert self.lora is not None  # rank 0 has it, too
+        sizes = list(zip(*(names[at::4] for at in range(4)), strict=True))
+        flat = torch.empty(sum(rank * (inputs + outs) for _, rank, inputs, outs in sizes), device=self.device)
+        each = iter(self.group.receive(flat).split([rank * side for _, rank, *sides in sizes for side in sides]))
+        pairs = {name: Pair(next(each).view(r, size), next(each).view(outs, r), 1.0) for name, r, size, outs in sizes}
+        self.lora.put(slot, pairs)
 
     def _replay(self, size: int, max_blocks: int) -> None:
         assert self.graphs is not None  # rank 0 has them, and chose as this one did
