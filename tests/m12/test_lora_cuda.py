@@ -1,4 +1,4 @@
-"""Adapters on the stand-in for a GPU: a step with some is launched kernel by kernel, others are replayed from graphs."""
+"""Adapters on the stand-in for a GPU: a step with some is launched kernel by kernel, others are replayed."""
 
 from __future__ import annotations
 
