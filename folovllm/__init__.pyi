@@ -21,6 +21,7 @@ from folovllm.errors import LogitsNotFiniteError as LogitsNotFiniteError
 from folovllm.errors import ModelLoadError as ModelLoadError
 from folovllm.errors import NoTokenLeftError as NoTokenLeftError
 from folovllm.errors import PromptTooLongError as PromptTooLongError
+from folovllm.lora.request import LoRARequest as LoRARequest
 from folovllm.model_loader import ModelLoader as ModelLoader
 from folovllm.model_loader import get_model_and_tokenizer as get_model_and_tokenizer
 from folovllm.outputs import CompletionOutput as CompletionOutput

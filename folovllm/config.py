@@ -208,6 +208,23 @@ class ParallelConfig:
 
 
 @dataclass
+class LoRAConfig:
+    """Whether requests may name adapters, and how many there may be at a time.
+
+    enable_lora: let requests be answered by adapters
+    max_loras: most different ones in a step
+    max_lora_rank: most that a matrix of an adapter may have
+    """
+
+    enable_lora: bool = False
+    max_loras: int = 1
+    max_lora_rank: int = 16
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+
+@dataclass
 class EngineConfig:
     """All of it. `max_model_len` is one number: given in either layer, it holds in both. `kv_cache_groups` is for the
     engine to say: what follows from the windows of the model's layers."""
@@ -218,6 +235,7 @@ class EngineConfig:
     speculative_config: SpeculativeConfig | None = None
     parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
     kv_cache_groups: KVCacheGroups = None  # type: ignore[assignment]  # None until the model is known
+    lora_config: LoRAConfig = field(default_factory=LoRAConfig)
 
     def __post_init__(self) -> None:
         for name, expected in _LAYERS.items():
@@ -270,6 +288,7 @@ _LAYERS: dict[str, type[Any]] = {
     "cache_config": CacheConfig,
     "scheduler_config": SchedulerConfig,
     "parallel_config": ParallelConfig,
+    "lora_config": LoRAConfig,
 }
 # Reversed, so that the first layer wins: max_model_len is the model's, and copied down.
 _FIELD_LAYER = {f.name: layer for layer in reversed(_LAYERS) for f in fields(_LAYERS[layer])}

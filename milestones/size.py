@@ -47,18 +47,20 @@ LIMITS = {
     "m8": Size(lines=16_500, cpp=2_845),
     "m10": Size(lines=18_300, cpp=3_066),
     "m11": Size(lines=22_300, cpp=3_125),
+    "m12": Size(lines=22_750, cpp=3_205),
     "around": Size(lines=10_500),
-    "root": Size(lines=32_800, cpp=3_125),
+    "root": Size(lines=32_800, cpp=3_205),
     "milestones": Size(lines=33_000),
     "tests": Size(lines=48_000),
 }
 NOT_YET = {
     "m6": Size(step_functions=84),
     "m11": Size(lines=24_964),
-    "around": Size(lines=12_142),
-    "root": Size(lines=37_071),
-    "milestones": Size(lines=43_447),
-    "tests": Size(lines=60_265),
+    "m12": Size(lines=25_610),
+    "around": Size(lines=12_267),
+    "root": Size(lines=37_843),
+    "milestones": Size(lines=49_339),
+    "tests": Size(lines=61_272),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 

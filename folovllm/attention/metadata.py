@@ -18,6 +18,8 @@ from functools import cached_property
 
 import torch
 
+from folovllm.lora.mapping import LoRAMapping
+
 
 @dataclass
 class AttentionMetadata:
@@ -41,6 +43,9 @@ class AttentionMetadata:
     as they come."""
     last_rows_only: bool = False
     """Of what the model returns, only each sequence's last row is read. It may leave out what only others need."""
+
+    lora: LoRAMapping | None = None
+    """Which tokens have which adapter, for the layers around attention. None: none has one."""
 
     further: list[AttentionMetadata] = field(default_factory=list)
     """The same for each further group of layers (kv_cache_groups.py), with slots and tables of that group. []: there is

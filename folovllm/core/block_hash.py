@@ -1,11 +1,12 @@
 """The hash of a block: over its tokens, and over all that comes before them.
 
-    block 0   h0 = sha256(root, tokens 0..15)            root = sha256(cache_salt)
+    block 0   h0 = sha256(root, tokens 0..15)            root = sha256(cache_salt), or sha256(adapter's files, salt)
     block 1   h1 = sha256(h0,   tokens 16..31)
     block 2   h2 = sha256(h1,   tokens 32..47)           the same 16 tokens elsewhere have another hash
 
 A token's keys and values depend on every token before it, and through rotary embedding on its position, so tokens alone
-do not say what a block holds. The chain does: equal hashes mean equal tokens from the very first on, and one salt.
+do not say what a block holds. The chain does: equal hashes mean equal tokens from the very first on, one salt and one
+adapter. An adapter is what its files hold and not its name: under one name there may be other weights tomorrow.
 
 The hash must be one that cannot be aimed. With a weak one, an attacker who finds two prompts of one hash could make one
 read the other's keys and values. vLLM: v1/core/kv_cache_utils.py (hash_block_tokens), utils/hashing.py
@@ -26,21 +27,29 @@ def digest_sha256(data: bytes) -> bytes:
     return sha256(data).digest()
 
 
+def root_of(cache_salt: str | None, adapter: bytes) -> bytes:
+    """What the first block's parent is the hash of: another for another salt, and for another adapter. adapter: the
+    digest of its content, b"": none."""
+    # None and "" must differ as well. A lone surrogate is no text, but a salt like any other.
+    salt = b"" if cache_salt is None else b"salt" + cache_salt.encode(errors="surrogatepass")
+    return b"lora" + adapter + salt if adapter else salt
+
+
 class HashChain:
     """The hashes of a sequence's full blocks, computed when they are asked for, and kept.
 
     Args:
         cache_salt: sequences with another salt have no hash in common with this one.
+        adapter: nor have those with another adapter; its content's digest, b"": none.
     """
 
     def __init__(
-        self, data: SequenceData, block_size: int, cache_salt: str | None, digest: Digest = digest_sha256
-    ) -> None:
+        self, data: SequenceData, block_size: int, cache_salt: str | None, digest: Digest = digest_sha256,
+        adapter: bytes = b"",
+    ) -> None:  # fmt: skip
         self.data, self.block_size, self.cache_salt = data, block_size, cache_salt
-        self.digest = digest
-        # None and "" must differ as well. A lone surrogate is no text, but a salt like any other.
-        salt = b"" if cache_salt is None else b"salt" + cache_salt.encode(errors="surrogatepass")
-        self._hashes = [digest(salt)]
+        self.digest, self.adapter = digest, adapter
+        self._hashes = [digest(root_of(cache_salt, adapter))]
 
     def block_hash(self, place: int) -> bytes:
         """Of the block at `place` of the sequence's table; all its tokens must be known."""
@@ -62,6 +71,6 @@ class HashChain:
 
     def fork(self, data: SequenceData, num_blocks: int) -> HashChain:
         """For a sequence that has its first blocks in common with this one."""
-        child = HashChain(data, self.block_size, self.cache_salt, self.digest)
+        child = HashChain(data, self.block_size, self.cache_salt, self.digest, self.adapter)
         child._hashes = self._hashes[: num_blocks + 1]
         return child

@@ -199,7 +199,8 @@ class KVCacheManager:
         """
         seq.further_tables = [[] for _ in range(self.num_groups - 1)]
         if self.enable_prefix_caching and seq not in self._chains:  # a sequence that comes back keeps its hashes
-            self._chains[seq] = HashChain(seq.data, self.block_size, request.cache_salt, self._digest)
+            adapter = b"" if request.lora is None else request.lora.digest
+            self._chains[seq] = HashChain(seq.data, self.block_size, request.cache_salt, self._digest, adapter)
         shared, donor = 0, seq
         for sibling in request.get_seqs(SequenceStatus.RUNNING):
             common = min(common_prefix(sibling, seq), sibling.num_computed_tokens)

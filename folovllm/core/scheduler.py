@@ -5,7 +5,8 @@
     2  prefills   of running sequences go on, with chunks of what is left of the step's budget of tokens
     3  swapped    come back, and
        waiting    join, with a first chunk or a whole prompt: the oldest first, while there are tokens, sequences and
-                  blocks left, and only in steps in which no request had to give way
+                  blocks left, and only in steps in which no request had to give way; a request whose adapter would be
+                  one too many waits, and those behind it
 
     budget 8      step 1   B4 | A0 .. A6                              A, a prompt of 18 tokens, comes while B decodes:
                   step 2   B5 | A7 .. A10  | C0 C1 C2                 B is never kept waiting by a prompt, nor is C,
@@ -51,6 +52,7 @@ class Scheduler:
 
     Args:
         draft_length: how many draft tokens each sequence of a step gets; None: none.
+        max_loras: most adapters that running requests may have, those of one content counted once.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class Scheduler:
         kv: KVCacheManager,
         eos_token_ids: frozenset[int],
         draft_length: DraftLength | None = None,
+        max_loras: int = 0,
     ) -> None:
-        self.kv, self.eos_token_ids = kv, eos_token_ids
+        self.kv, self.eos_token_ids, self.max_loras = kv, eos_token_ids, max_loras
         self.record: StepRecord | None = None  # of the next step; None: nobody listens
         self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
         self.lines = RequestLines(by_priority=config.policy == "priority")
@@ -127,14 +130,21 @@ class Scheduler:
         rows_left, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
         while self.swapped or self.waiting:
             key = self.lines.key
-            if not self.waiting or (self.swapped and key(self.swapped[0]) <= key(self.waiting.peek())):
-                taken = self._swap_in(self.swapped[0], rows_left, output)
-            else:
-                taken = self._admit(self.waiting.peek(), rows_left, output)
+            comes_back = not self.waiting or (self.swapped and key(self.swapped[0]) <= key(self.waiting.peek()))
+            request = self.swapped[0] if comes_back else self.waiting.peek()
+            taken = None
+            if self._has_slot_for_adapter(request):
+                taken = (self._swap_in if comes_back else self._admit)(request, rows_left, output)
             if taken is None:
                 break
             rows_left, moved = rows_left - taken, True
         return moved
+
+    def _has_slot_for_adapter(self, request: Request) -> bool:
+        if request.lora is None:
+            return True
+        running = {each.lora.digest for each in self.running if each.lora is not None}
+        return len(running | {request.lora.digest}) <= self.max_loras
 
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
         """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most

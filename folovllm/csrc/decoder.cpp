@@ -10,6 +10,9 @@
 // rows lie side by side while a product reads them. Then each goes back to its token, and the parts are added in the order
 // in which the router named them.
 //
+// Adapters add to four of a layer's products, each to the rows that name it: the rows of one are gathered, multiplied by
+// its two thin matrices, and added where they came from. Nothing else in a step knows of them.
+//
 // The last layer may be asked for some rows only, since a prompt's next token depends on its last row alone. What follows
 // its attention is then computed for these.
 //
@@ -92,6 +95,43 @@ struct Decoder {
         Multiply<T, W>::linear(x, (const W *)product.weight, product.bias, out, rows, in, outs);
     }
 
+    static void linear(const T *x, const Product &product, T *out, int64_t rows, int64_t in, int64_t outs,
+                       const Rows &adapted) {
+        linear(x, product, out, rows, in, outs);
+        for (int64_t g = 0, first = 0; product.adapters && g < adapted.num_groups; first = adapted.ends[g++]) {
+            const Adapter &adapter = product.adapters[adapted.slots[g]];
+            if (adapter.is_bfloat16)
+                adapt<bf16>(x, adapter, out, adapted.rows + first, adapted.ends[g] - first, in, outs);
+            else if (adapter.a)
+                adapt<float>(x, adapter, out, adapted.rows + first, adapted.ends[g] - first, in, outs);
+        }
+    }
+
+    // out += B A x for these rows, in float32.
+    template <typename A>
+    static void adapt(const T *x, const Adapter &adapter, T *out, const int64_t *rows, int64_t count, int64_t in,
+                      int64_t outs) {
+        static thread_local pool::Buffer spaces[3];
+        const auto space = [](int64_t which, int64_t size) { return (float *)spaces[which].reserve(size * sizeof(float)); };
+        float *mine = space(0, count * in), *low = space(1, count * adapter.rank), *high = space(2, count * outs);
+        for (int64_t r = 0; r < count; r++) {
+            const T *from = x + rows[r] * in;
+            float *to = mine + r * in;
+            int64_t i = 0;
+            for (; i + LANES <= in; i += LANES) store(to + i, load(from + i));
+            for (; i < in; i++) to[i] = get(from + i);
+        }
+        Multiply<float, A>::linear(mine, (const A *)adapter.a, nullptr, low, count, in, adapter.rank);
+        Multiply<float, A>::linear(low, (const A *)adapter.b, nullptr, high, count, adapter.rank, outs);
+        for (int64_t r = 0; r < count; r++) {
+            const float *from = high + r * outs;
+            T *to = out + rows[r] * outs;
+            int64_t i = 0;
+            for (; i + LANES <= outs; i += LANES) store(to + i, load(to + i) + load(from + i));
+            for (; i < outs; i++) put(to + i, get(to + i) + from[i]);
+        }
+    }
+
     // The products of o and down have read some columns only, where other ranks have the rest.
     void reduce_branch(int64_t rows) const {
         if (s.group) Between<T>::all_reduce(s.group, branch, rows * s.hidden);
@@ -105,7 +145,7 @@ struct Decoder {
     T *attend(const Layer &layer) const {
         const int64_t q = s.num_heads * s.head_size, kv = s.num_kv_heads * s.head_size, all = q + 2 * kv;
         T *heads = wide, *attended = wide + step.tokens * all;
-        linear(x, layer.qkv, heads, step.tokens, s.hidden, all);
+        linear(x, layer.qkv, heads, step.tokens, s.hidden, all, step.adapted);
         Between<T>::norm_rotary(heads, layer.q_norm, layer.k_norm, step.cos, step.sin, step.tokens, all, s.num_heads,
                                 s.num_kv_heads, s.head_size, s.eps);
         C *keys = (C *)layer.keys, *values = (C *)layer.values;
@@ -123,12 +163,12 @@ struct Decoder {
     }
 
     // `space` is for 3 * size numbers a row.
-    void mlp(const T *in, const Product &gate_up, const Product &down, int64_t size, T *space, T *out,
-             int64_t rows) const {
+    void mlp(const T *in, const Product &gate_up, const Product &down, int64_t size, T *space, T *out, int64_t rows,
+             const Rows &adapted = {}) const {
         T *product = space + rows * 2 * size;
-        linear(in, gate_up, space, rows, s.hidden, 2 * size);
+        linear(in, gate_up, space, rows, s.hidden, 2 * size, adapted);
         Between<T>::silu_mul(space, product, rows, size);
-        linear(product, down, out, rows, size, s.hidden);
+        linear(product, down, out, rows, size, s.hidden, adapted);
     }
 
     // x -> branch. A row has `parts`, one of each of its experts and at last that of the shared one, if there is one.
@@ -187,6 +227,7 @@ struct Decoder {
     // The layers [first, end) of all. `out` gets the hidden states behind the last one, at their rows.
     void run(const Layer *layers, int64_t first, int64_t end, int64_t all, const float *final_norm, T *out) const {
         int64_t rows = step.tokens;
+        const Rows *adapted = &step.adapted;
         for (int64_t i = first; i < end; i++) {
             const Layer &layer = layers[i];
             if (i == 0)
@@ -195,17 +236,17 @@ struct Decoder {
                 norm(branch, residual, layer.input_norm, x, rows);
             T *attended = attend(layer);
             if (i == all - 1 && step.wanted) {
-                rows = step.num_wanted;
+                rows = step.num_wanted, adapted = &step.adapted_wanted;
                 keep_rows(attended, step.wanted, rows, s.num_heads * s.head_size);
                 keep_rows(residual, step.wanted, rows, s.hidden);
             }
-            linear(attended, layer.o, branch, rows, s.num_heads * s.head_size, s.hidden);
+            linear(attended, layer.o, branch, rows, s.num_heads * s.head_size, s.hidden, *adapted);
             reduce_branch(rows);
             norm(branch, residual, layer.post_norm, x, rows);
             if (layer.experts)
                 experts(*layer.experts, rows);
             else
-                mlp(x, layer.gate_up, layer.down, s.intermediate, wide, branch, rows);
+                mlp(x, layer.gate_up, layer.down, s.intermediate, wide, branch, rows, *adapted);
             reduce_branch(rows);
         }
         if (end < all) return;

@@ -104,9 +104,22 @@ struct Shape {
     float eps, scale;
 };
 
+// What an adapter adds to a product: B A x, its scale inside B.
+struct Adapter {
+    const void *a, *b;  // packed, bfloat16 or float32; null: it adds nothing
+    int64_t rank, is_bfloat16;
+};
+
+// Rows that have an adapter, side by side by adapter: [ends[g - 1], ends[g]) of `rows` have that of slots[g].
+struct Rows {
+    int64_t num_groups;
+    const int64_t *slots, *ends, *rows;
+};
+
 struct Product {
-    const void *weight;  // packed
-    const float *bias;   // may be null
+    const void *weight;       // packed
+    const float *bias;        // may be null
+    const Adapter *adapters;  // of each slot; null: none changes it
 };
 
 // What a layer with experts has in the place of its MLP (layers/moe.py). The small products read x in float32.
@@ -132,6 +145,7 @@ struct Step {
     const int64_t *slots, *queries, *decodes, *spans, *prefills;
     const int32_t *seq_lens, *tables;
     const int64_t *wanted;  // rows of the last layer, rising
+    Rows adapted, adapted_wanted;  // of all rows; of the wanted ones, by their new numbers
 };
 
 #define DECLARE_DECODER(NAME, T, W, C)                                                                                \

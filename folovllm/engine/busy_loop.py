@@ -114,7 +114,7 @@ class BusyLoop:
 
     def _begin(self, request: EngineCoreRequest) -> None:
         params = None if isinstance(request.prompt, ProcessedInputs) else request.params  # checked with the prompt
-        asked = request.request_id, request.prompt, params, request.priority, request.key
+        asked = request.request_id, request.prompt, params, request.priority, request.key, request.lora_request
         try:
             made = self._input_processor.process(*asked)
         except Exception as error:

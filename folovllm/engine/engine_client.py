@@ -24,6 +24,7 @@ from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, Engin
 from folovllm.engine.output_processor import OutputProcessor, RequestState
 from folovllm.engine.pacing import Pacing
 from folovllm.engine.snapshots import EngineSnapshot
+from folovllm.lora.request import LoRARequest
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
@@ -166,12 +167,15 @@ class EngineClient(KnowsVLLM, ABC):
         *,
         priority: int = 0,
         output_kind: RequestOutputKind | None = None,
+        lora_request: LoRARequest | None = None,
         **vllms: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they grow; each holds everything so far, the last one is `finished`.
 
         `output_kind`, or that of the parameters, says what is handed out. Under DELTA each output holds what is new
         since the one before. Under FINAL_ONLY there is one output, and the steps before it wake no consumer.
+
+        `lora_request` names the adapter that answers, which the engine reads when the request arrives.
 
         Leaving the loop early, or cancelling the task that runs it, aborts the request. So does abort(), which ends the
         loop without a finished output.
@@ -203,7 +207,7 @@ class EngineClient(KnowsVLLM, ABC):
         final_only = kind is RequestOutputKind.FINAL_ONLY
         collector = self._collectors[number] = RequestOutputCollector(state, final_only=final_only)
         try:
-            request = EngineCoreRequest(number, request_id, checked, checked.params, priority)
+            request = EngineCoreRequest(number, request_id, checked, checked.params, priority, lora_request)
             self._send(EngineCoreRequestType.ADD, request)
             delta, finished = OutputDelta(), False
             while not finished:

@@ -17,7 +17,9 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from folovllm.config import EngineConfig, ModelConfig
+from folovllm.engine.lora_loader import LoRALoader
 from folovllm.errors import PromptTooLongError
+from folovllm.lora.request import LoRARequest
 from folovllm.model_loader.hf_config import load_generation_config, load_hf_config
 from folovllm.request import Request
 from folovllm.sample.loaded_processors import resolve_extra_args
@@ -77,7 +79,7 @@ class InputProcessor:
     ) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
         self.max_model_len, self.config = config.model_config.max_model_len, config
-        self._grammars = grammars
+        self._grammars, self.lora_loader = grammars, LoRALoader(config)
         self._bad_words: tuple[list[str], list[list[int]]] = ([], [])  # the newest, and their tokens
 
     @property
@@ -88,9 +90,11 @@ class InputProcessor:
         return self._grammars
 
     def process(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int = 0, key: int | str = ""
-    ) -> Request:
-        """Raises ValueError: priority without that policy; and as check, unless the prompt has been checked."""
+        self, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int = 0, key: int | str = "",
+        lora_request: LoRARequest | None = None,
+    ) -> Request:  # fmt: skip
+        """Raises ValueError: priority without that policy; see LoRALoader.load; and as check, unless the prompt has
+        been checked."""
         check_int("priority", priority)
         if priority != 0 and self.config.scheduler_config.policy != "priority":
             raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
@@ -98,9 +102,10 @@ class InputProcessor:
             (prompt,) = self.check([prompt], params)
         elif params is not None:
             raise ValueError(f"sampling_params must be None beside a prompt that has been checked, got {params!r}")
+        lora = None if lora_request is None else self.lora_loader.load(lora_request)
         return Request(
             request_id, prompt.text, prompt.token_ids, prompt.params,
-            priority=priority, key=key, cache_salt=prompt.cache_salt,
+            priority=priority, key=key, cache_salt=prompt.cache_salt, lora=lora,
         )  # fmt: skip
 
     def check(self, prompts: Iterable[Prompt], params: SamplingParams | None) -> Iterator[ProcessedInputs]:

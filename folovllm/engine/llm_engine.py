@@ -24,6 +24,7 @@ from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
 from folovllm.engine.output_processor import OutputProcessor, RequestState
 from folovllm.engine.ranks import start_ranks
 from folovllm.engine.stats import EngineStats
+from folovllm.lora.request import LoRARequest
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
@@ -89,9 +90,11 @@ class LLMEngine(KnowsVLLM):
         return cls(args.create_engine_config())
 
     def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
-    ) -> None:
+        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0,
+        lora_request: LoRARequest | None = None,
+    ) -> None:  # fmt: skip
         """Queue a request. Under policy="priority" a lower number goes first; among equals, the one that came first.
+        lora_request: the adapter that answers; None: the model itself.
 
         Raises:
             ValueError: request_id is in use, priority without that policy; see also InputProcessor.process. A
@@ -101,7 +104,8 @@ class LLMEngine(KnowsVLLM):
         with self._lock:
             if self.holds({request_id}):
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
-            request = self.input_processor.process(request_id, prompt, params, priority)
+            asked = request_id, prompt, params, priority
+            request = self.input_processor.process(*asked, lora_request=lora_request)
             self.output_processor.add_request(
                 request_id, request_id, request.prompt, request.prompt_token_ids, request.sampling_params
             )

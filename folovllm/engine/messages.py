@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from folovllm.config import EngineConfig
 from folovllm.core.scheduler import Scheduler
 from folovllm.engine.input_processor import ProcessedInputs, Prompt
+from folovllm.lora.request import LoRARequest
 from folovllm.outputs import FinishReason
 from folovllm.sample.structured.processor import KEY
 from folovllm.sampling_params import SamplingParams
@@ -47,6 +48,7 @@ class EngineCoreRequest:
     prompt: Prompt
     params: SamplingParams
     priority: int = 0
+    lora_request: LoRARequest | None = None
 
     def portable(self) -> EngineCoreRequest:
         """For another process. A compiled grammar cannot be pickled: what it was compiled from is."""

@@ -37,7 +37,7 @@ from folovllm.distributed.collectives import memory_bytes
 from folovllm.distributed.parallel_state import GroupCoordinator, Peer, join
 from folovllm.engine.builder.budgets import resolve_scheduler_config
 from folovllm.engine.builder.components import choose_components
-from folovllm.engine.builder.engine_core import record_graphs, size_cache
+from folovllm.engine.builder.engine_core import lora_layers, record_graphs, size_cache
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.errors import EngineDeadError
 from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
@@ -160,6 +160,7 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     chosen = replace(choose_components(config, hf_config, dtype, device, spec), draws=False)
     model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=chosen.ops, group=group)
     most_rows = limits.max_num_seqs * (1 + (speculative.num_speculative_tokens if speculative else 0))
+    lora = lora_layers(config, spec, model, dtype, device, chosen, group)
     token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
     groups = kv_cache_groups(model.decoder_spec, limits, config.cache_config.block_size, one_table=True)
     size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups)
@@ -174,7 +175,7 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
         model.model.ops.warm_up(model)
     longest = min(longest, replace(size, num_blocks=num_blocks).num_tokens)
     graphs = record_graphs(model, chosen, most_rows, longest, size.block_size, dtype, device)
-    return Follower(model, make_mover(kv_cache, num_swap_blocks, device), graphs, group, device)
+    return Follower(model, make_mover(kv_cache, num_swap_blocks, device), graphs, group, device, lora)
 
 
 def start_processes(size: int, device: torch.device, timeout: int, config: object) -> tuple[dict[int, Peer], Any]:

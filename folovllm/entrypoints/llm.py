@@ -16,6 +16,7 @@ from folovllm.entrypoints.beam_search import BeamSearchOutput, to_output
 from folovllm.entrypoints.chat_template import conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.metrics_reader import Metric, labels_of, metrics_of
+from folovllm.lora.request import LoRARequest
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import BeamSearchParams, SamplingParams
 from folovllm.utils.ids import next_unused
@@ -106,6 +107,7 @@ class LLM(KnowsVLLM):
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: int | Sequence[int] | None = None,
         **vllms: Any,
     ) -> list[RequestOutput]:
@@ -116,6 +118,7 @@ class LLM(KnowsVLLM):
             prompts: one prompt or a list; a prompt is text, token ids (numpy's, too) or {"prompt_token_ids": [...]}.
             sampling_params: one for all prompts, or a list with one for each.
             use_tqdm: show a progress bar, where it can be seen.
+            lora_request: the adapter that answers: one for all prompts or one for each; None: the model itself.
             priority: a number for all prompts or one for each, the lowest served first; needs policy="priority".
             vllms: further keywords of vLLM's, which must be None.
 
@@ -128,15 +131,20 @@ class LLM(KnowsVLLM):
         params_list: Any = sampling_params if is_list else [sampling_params] * len(prompt_list)
         one_rank = [priority or 0] * len(prompt_list)
         priorities = list(priority) if isinstance(priority, Sequence) else one_rank
-        for name, given in (("sampling_params must be one or", params_list), ("priority must be", priorities)):
+        adapters = list(lora_request) if isinstance(lora_request, Sequence) else [lora_request] * len(prompt_list)
+        for name, given in (
+            ("sampling_params must be one or", params_list),
+            ("priority must be", priorities),
+            ("lora_request must be one or", adapters),
+        ):
             if len(given) != len(prompt_list):
                 raise ValueError(f"{name} as many as the prompts, got {len(given)} for {len(prompt_list)}")
 
         request_ids: list[str] = []
         try:
-            for prompt, params, rank in zip(prompt_list, params_list, priorities, strict=True):
+            for prompt, params, rank, lora in zip(prompt_list, params_list, priorities, adapters, strict=True):
                 request_ids.append(next_unused("request", self._request_ids, lambda name: self.engine.holds({name})))
-                self.engine.add_request(request_ids[-1], prompt, params, priority=rank)  # type: ignore[arg-type]
+                self.engine.add_request(request_ids[-1], prompt, params, priority=rank, lora_request=lora)  # type: ignore[arg-type]
             return self._run(request_ids, show_progress=use_tqdm)
         except BaseException:  # not even an interrupt leaves requests of this call behind
             for request_id in request_ids:
@@ -149,6 +157,7 @@ class LLM(KnowsVLLM):
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
@@ -189,11 +198,12 @@ class LLM(KnowsVLLM):
         ]
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority, lora_request=lora_request)
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False, **vllms: Any
-    ) -> list[BeamSearchOutput]:
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None, **vllms: Any,
+    ) -> list[BeamSearchOutput]:  # fmt: skip
         """The `beam_width` best continuations of each prompt, best first.
 
         They are ranked as Hugging Face does: by the log-probability of what was generated, divided by its length to
@@ -203,7 +213,7 @@ class LLM(KnowsVLLM):
             ValueError: a wrong value, or beams that do not fit into the KV cache.
         """
         check_keywords("LLM", "beam_search", vllms)
-        outputs = self.generate(prompts, params.sampling_params(), use_tqdm=use_tqdm)
+        outputs = self.generate(prompts, params.sampling_params(), use_tqdm=use_tqdm, lora_request=lora_request)
         return [to_output(output, self.engine.tokenizer) for output in outputs]
 
     def _run(self, request_ids: list[str], *, show_progress: bool) -> list[RequestOutput]:

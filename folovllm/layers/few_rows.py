@@ -4,7 +4,8 @@
     here          ───qkv───  rotary  attention  o  ─────gate·up───────────  down      4 products; rotary for prompts
 
 The residual stream is one tensor, to which o and down add. Layers with experts, with codes, or cut between ranks are
-computed as ever, and so are steps of more rows: with many of them, reading x is what such a product waits for.
+computed as ever, and so are steps of more rows: with many of them, reading x is what such a product waits for. A step
+with adapters is computed as ever, too, since they add to a product before anything else reads it.
 
 vLLM: none; torch.compile fuses some of it (compilation/passes)
 """
@@ -56,7 +57,7 @@ class FewRowsOps(TritonOps):
     def run_layers(
         self, layers: Iterable[Any], norm: RMSNorm, x: torch.Tensor, rotary: Rotary, metadata: Any
     ) -> torch.Tensor:
-        if len(x) > self.most_rows:
+        if len(x) > self.most_rows or metadata.lora is not None:
             return super().run_layers(layers, norm, x, rotary, metadata)
         for layer in layers:
             qkv = self._multiply(layer.self_attn.qkv_proj, x, norm=layer.input_layernorm)

@@ -26,6 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from folovllm.layers.lora import LoRAWeights
+from folovllm.lora.mapping import LoRAMapping
+
 
 class LinearMethod:
     """How a linear layer keeps its weight and multiplies by it: as the checkpoint has it, by torch.
@@ -59,6 +62,10 @@ class LinearMethod:
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, layer.weight, layer.bias)
 
+    def join(self, out: torch.Tensor) -> torch.Tensor:
+        """What apply() made, and adapters have added to, becomes the product: over ranks it may be a sum."""
+        return out
+
 
 PLAIN = LinearMethod()
 
@@ -73,6 +80,8 @@ class Linear(nn.Module):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+    lora: LoRAWeights | None = None
+    """Of the adapters that requests may name; None: none changes this layer."""
 
     def __init__(
         self, in_features: int, parts: dict[str, int] | int, *, bias: bool = False, method: LinearMethod = PLAIN
@@ -87,8 +96,12 @@ class Linear(nn.Module):
         """(name below this layer's parent, the view it fills) for each tensor that the checkpoint holds."""
         return self.method.checkpoint_slots(self)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.method.apply(self, x)
+    def forward(self, x: torch.Tensor, lora: LoRAMapping | None = None) -> torch.Tensor:
+        """lora: which rows have an adapter; None: none."""
+        out = self.method.apply(self, x)
+        if lora is not None and self.lora is not None:
+            self.lora.add(x, lora, out)
+        return self.method.join(out)
 
 
 class Embedding(nn.Module):

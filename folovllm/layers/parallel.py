@@ -25,6 +25,7 @@ from folovllm.distributed.parallel_state import GroupCoordinator, part
 from folovllm.layers.compiled_ops import PackedMethod
 from folovllm.layers.linear import Embedding, Linear, LinearMethod, LMHead
 from folovllm.layers.moe import block_of
+from folovllm.lora.mapping import LoRAMapping
 
 ROWS = ("o_proj", "down_proj")  # cut by inputs
 
@@ -60,7 +61,10 @@ class RowParallelMethod(LinearMethod):
         return cast(PackedMethod, self.inner).kernel(layer)
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
-        return self.group.all_reduce(self.inner.apply(layer, x))
+        return self.inner.apply(layer, x)
+
+    def join(self, out: torch.Tensor) -> torch.Tensor:
+        return self.group.all_reduce(out)
 
 
 class VocabParallelEmbedding(Embedding):
@@ -85,5 +89,5 @@ class ParallelLMHead(LMHead):
         self.widths = [len(part(vocab_size, rank, group.world_size)) for rank in range(group.world_size)]
         super().__init__(hidden_size, self.widths[group.rank], method)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.group.gather(super().forward(x), self.widths)
+    def forward(self, x: torch.Tensor, lora: LoRAMapping | None = None) -> torch.Tensor:
+        return self.group.gather(super().forward(x, lora), self.widths)

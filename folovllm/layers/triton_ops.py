@@ -56,9 +56,10 @@ class TritonOps(LayerOps):
         residual = None
         for layer in layers:
             x, residual = layer.input_layernorm(x, residual)
-            x = layer.self_attn.o_proj(self.attend(layer.self_attn, layer.self_attn.qkv_proj(x), rotary, metadata))
+            qkv = layer.self_attn.qkv_proj(x, metadata.lora)
+            x = layer.self_attn.o_proj(self.attend(layer.self_attn, qkv, rotary, metadata), metadata.lora)
             x, residual = layer.post_attention_layernorm(x, residual)
-            x = layer.mlp(x)
+            x = layer.feed_forward(x, metadata)
         return norm(x, residual)[0]
 
     def warm_up(self, model: nn.Module) -> None:

@@ -26,6 +26,7 @@ from folovllm.layers.moe import ExpertsSpec, SparseMoE
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.rotary import Rotary, RotaryEmbedding
+from folovllm.lora.mapping import LoRAMapping
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,9 @@ class SelfAttention(nn.Module):
         self.attn = Attention(spec.num_heads, spec.num_kv_heads, spec.head_size, extras=extras)
 
     def forward(self, x: torch.Tensor, rotary: Rotary, metadata: AttentionMetadata) -> torch.Tensor:
-        heads = self.qkv_proj(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_size)
+        heads = self.qkv_proj(x, metadata.lora).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_size)
         q, k, v = self.norm_rotary(heads, self.qk_norm, rotary, self.num_heads, self.num_kv_heads)
-        return self.o_proj(self.attn(q, k, v, metadata).flatten(1))
+        return self.o_proj(self.attn(q, k, v, metadata).flatten(1), metadata.lora)
 
 
 class MLP(nn.Module):
@@ -117,8 +118,8 @@ class MLP(nn.Module):
         self.gate_up_proj = Linear(spec.hidden_size, parts, bias=bias, method=of_gate_up)
         self.down_proj = Linear(size, spec.hidden_size, bias=bias, method=of_down)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.silu_mul(self.gate_up_proj(x)))
+    def forward(self, x: torch.Tensor, lora: LoRAMapping | None = None) -> torch.Tensor:
+        return self.down_proj(self.silu_mul(self.gate_up_proj(x, lora)), lora)
 
 
 def make_mlp(spec: DecoderSpec, ops: LayerOps, name: str, layer: int) -> MLP | SparseMoE:
@@ -147,7 +148,11 @@ class DecoderLayer(nn.Module):
         x, residual = self.input_layernorm(x, residual)
         x = self.self_attn(x, rotary, metadata)
         x, residual = self.post_attention_layernorm(x, residual)
-        return self.mlp(x), residual
+        return self.feed_forward(x, metadata), residual
+
+    def feed_forward(self, x: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        """What stands behind attention. Adapters change no experts."""
+        return self.mlp(x, metadata.lora) if isinstance(self.mlp, MLP) else self.mlp(x)  # type: ignore[no-any-return]
 
 
 class Decoder(nn.Module):

@@ -24,11 +24,13 @@ from torch import nn
 from folovllm.attention.backend import Attention
 from folovllm.attention.backends.cpu import HEAD_SIZE_STEP, CPUBackend
 from folovllm.attention.metadata import AttentionMetadata
+from folovllm.layers.compiled_lora import CompiledLoRAWeights
 from folovllm.layers.compiled_ops import CompiledOps, PackedMethod
 from folovllm.layers.linear import Linear, LinearMethod
 from folovllm.layers.moe import SparseMoE
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.rotary import Rotary
+from folovllm.lora.mapping import LoRAMapping
 from folovllm.models.decoder import MLP, DecoderLayer
 from folovllm.utils.cpu_kernels import DTYPE_NAMES, FLOAT, INT, POINTER, function
 from folovllm.utils.recycled_memory import RESULTS
@@ -39,6 +41,17 @@ ROWS_OF_CALL = 8192
 SMALL = ("gate", "shared_gate", "shared_gate_up", "shared_down")
 
 # What csrc/kernels.h declares, field by field in the same order.
+
+PRODUCT = ("weight", "bias", "adapters")
+
+
+class Rows(Structure):
+    _fields_ = [("num_groups", INT), *((name, POINTER) for name in ("slots", "ends", "rows"))]
+
+    @classmethod
+    def of(cls, mapping: LoRAMapping | None) -> Rows:
+        """Good as long as the mapping."""
+        return cls() if mapping is None else cls(len(mapping.groups.slots), *(at.data_ptr() for at in mapping.groups))
 
 
 class Shape(Structure):
@@ -52,7 +65,7 @@ class Shape(Structure):
 class ExpertsOfLayer(Structure):
     _fields_ = [
         *((name, INT) for name in ("count", "top_k", "size", "shared_size", "renormalize")),
-        *((f"{name}_{part}", POINTER) for name in SMALL for part in ("weight", "bias")),
+        *((f"{name}_{part}", POINTER) for name in SMALL for part in PRODUCT),
         ("products", POINTER),
     ]
 
@@ -60,7 +73,7 @@ class ExpertsOfLayer(Structure):
 class Layer(Structure):
     _fields_ = [
         *((name, POINTER) for name in ("input_norm", "post_norm", "q_norm", "k_norm")),
-        *((f"{name}_{part}", POINTER) for name in ("qkv", "o", "gate_up", "down") for part in ("weight", "bias")),
+        *((f"{name}_{part}", POINTER) for name in ("qkv", "o", "gate_up", "down") for part in PRODUCT),
         *((name, POINTER) for name in ("experts", "keys", "values", "extras")),
     ]
 
@@ -70,6 +83,7 @@ class Step(Structure):
         *((name, INT) for name in ("tokens", "num_decodes", "num_prefills", "max_blocks", "num_wanted")),
         *((name, POINTER) for name in ("cos", "sin", "slots", "queries", "decodes", "spans", "prefills")),
         *((name, POINTER) for name in ("seq_lens", "tables", "wanted")),
+        *((name, Rows) for name in ("adapted", "adapted_wanted")),
     ]
 
 
@@ -113,7 +127,8 @@ class OneCallOps(CompiledOps):
         if metadata.last_rows_only and metadata.max_query_len > 1:
             wanted = torch.tensor([end - 1 for start, end, _ in metadata.spans if end > start], dtype=torch.int64)
             out.zero_()
-        step = _step(prepared.backend, metadata, rotary, wanted)
+        adapted_wanted = None if metadata.lora is None or wanted is None else metadata.lora.take(wanted)
+        step = _step(prepared.backend, metadata, rotary, wanted, adapted_wanted)
         scratch = RESULTS.empty((len(residual), prepared.scratch), residual.dtype)
         together = max(1, ROWS_OF_CALL // max(len(residual), 1))
         for first in range(0, num_layers, together):
@@ -144,7 +159,10 @@ class OneCallOps(CompiledOps):
                 self.prepared = None
 
 
-def _step(backend: CPUBackend, metadata: AttentionMetadata, rotary: Rotary, wanted: torch.Tensor | None) -> Step:
+def _step(
+    backend: CPUBackend, metadata: AttentionMetadata, rotary: Rotary, wanted: torch.Tensor | None,
+    adapted_wanted: LoRAMapping | None,
+) -> Step:  # fmt: skip
     lists, (cos, sin) = backend.lists(metadata), rotary
     return Step(
         tokens=len(cos), num_decodes=len(lists.decodes), num_prefills=len(lists.prefills),
@@ -153,7 +171,8 @@ def _step(backend: CPUBackend, metadata: AttentionMetadata, rotary: Rotary, want
         queries=lists.queries.data_ptr(), decodes=lists.decodes.data_ptr(),
         spans=lists.spans.data_ptr(), prefills=lists.prefills.data_ptr(),
         seq_lens=lists.seq_lens.data_ptr(), tables=lists.block_tables.data_ptr(),
-        wanted=None if wanted is None else wanted.data_ptr(),
+        wanted=None if wanted is None else wanted.data_ptr(), adapted=Rows.of(metadata.lora),
+        adapted_wanted=Rows.of(adapted_wanted),
     )  # fmt: skip
 
 
@@ -208,7 +227,7 @@ def _pointers(layer: DecoderLayer, experts: tuple[ExpertsOfLayer, Any] | None) -
 def _experts(mlp: SparseMoE) -> tuple[ExpertsOfLayer, Any]:
     """What the compiled function reads, and what that points to."""
     each = [product for expert in _mlps(mlp.experts) for product in (expert.gate_up_proj, expert.down_proj)]
-    products = (POINTER * (2 * len(each)))(*(address for product in each for address in _addresses(product)))
+    products = (POINTER * (len(PRODUCT) * len(each)))(*(address for product in each for address in _addresses(product)))
     spec = mlp.spec
     found = ExpertsOfLayer(
         count=spec.num_experts, top_k=spec.top_k, size=each[1].in_features, renormalize=spec.renormalize,
@@ -235,12 +254,15 @@ def _mlps(modules: Iterable[nn.Module]) -> Iterator[MLP]:
 
 
 def _point(table: Structure, name: str, product: Linear) -> None:
-    for kind, address in zip(("weight", "bias"), _addresses(product), strict=True):
+    for kind, address in zip(PRODUCT, _addresses(product), strict=True):
         setattr(table, f"{name}_{kind}", address)
 
 
-def _addresses(product: Linear) -> tuple[int, int | None]:
-    return product.weight.data_ptr(), None if product.bias is None else product.bias.data_ptr()
+def _addresses(product: Linear) -> tuple[int, int | None, int | None]:
+    """In the order of PRODUCT."""
+    bias = None if product.bias is None else product.bias.data_ptr()
+    pairs = product.lora
+    return product.weight.data_ptr(), bias, addressof(pairs.table) if isinstance(pairs, CompiledLoRAWeights) else None
 
 
 def _products(layer: DecoderLayer) -> dict[str, Linear]:

@@ -75,8 +75,7 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
     """linear: what makes the whole model's products, which says where a weight may be cut. Raises ValueError: the model
     cannot be cut into so many parts, by tensor_parallel_size."""
     heads, kv_heads, columns, must = spec.num_heads, spec.num_kv_heads, spec.intermediate_size, None
-    sizes = {} if spec.experts is None else spec.experts.sizes
-    units = {}
+    sizes, units = {} if spec.experts is None else spec.experts.sizes, {}
 
     def together(layer: str, of: int) -> int:
         names = [f"model.layers.{number}.{layer}".rsplit(".", 1) for number in range(spec.num_layers)]
@@ -99,14 +98,10 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
     if must is not None:
         raise wrong("tensor_parallel_size", must, world_size)
     return Shard(
-        rank,
-        spec,
-        heads=part(heads, rank, world_size),
-        kv_heads=kv_heads_of(kv_heads, rank, world_size),
-        columns=part(spec.intermediate_size, rank, world_size, unit),
-        tokens=part(spec.vocab_size, rank, world_size),
+        rank, spec, heads=part(heads, rank, world_size), kv_heads=kv_heads_of(kv_heads, rank, world_size),
+        columns=part(spec.intermediate_size, rank, world_size, unit), tokens=part(spec.vocab_size, rank, world_size),
         of_experts={block: part(size, rank, world_size, units[block]) for block, size in sizes.items()},
-    )
+    )  # fmt: skip
 
 
 def parallel_ops(ops: LayerOps, shard: Shard, group: GroupCoordinator) -> LayerOps:
@@ -121,13 +116,20 @@ def parallel_ops(ops: LayerOps, shard: Shard, group: GroupCoordinator) -> LayerO
     return ours
 
 
+def share_of(tensor: str, size: int, mine: range, count: int) -> slice:
+    """Of a dimension of `size` numbers the share that `mine` is of a layer's `count` outputs or inputs: a number may
+    hold several of them packed, or be for a group. Raises ValueError, with the name `tensor`: the cut goes through
+    such a number."""
+    if mine.start * size % count or mine.stop * size % count:
+        raise ValueError(f"{tensor} cannot be cut at {mine.start} and {mine.stop} of {count}")
+    return slice(mine.start * size // count, mine.stop * size // count)
+
+
 def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, ...] | None:
     """A rank's part of a checkpoint's tensor: a slice of each dimension. None: it reads nothing of it.
 
-    A dimension may hold its numbers packed, or once for a group of them. So what is cut is the same share of it.
-
     Raises:
-        ValueError: the cut goes through packed numbers, or through a group or block.
+        ValueError: as share_of(), or it goes through a block.
     """
     for ours, theirs in shard.whole.names:
         name = name.replace(theirs, ours)
@@ -146,10 +148,8 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
         if mine.start % BLOCK or (mine.stop % BLOCK and mine.stop < count):
             raise wrong("tensor_parallel_size", f"cut {name} at blocks of {BLOCK}", f"{mine.start} and {mine.stop}")
         cut = slice(mine.start // BLOCK, -(-mine.stop // BLOCK))
-    elif mine.start * size % count or mine.stop * size % count:
-        raise ValueError(f"{name} {shape} cannot be cut at {mine.start} and {mine.stop} of {count}")
     else:
-        cut = slice(mine.start * size // count, mine.stop * size // count)
+        cut = share_of(f"{name} {shape}", size, mine, count)
     return (*everything[:dim], cut, *everything[dim + 1 :])
 
 

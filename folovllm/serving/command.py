@@ -78,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     engine = engine_options(engine_kwargs(args))
     options = _server_options(args)
     check_config(options.model, engine)
+    if options.lora_modules and not engine.get("enable_lora"):
+        raise ValueError(f"--lora-modules must be given with --enable-lora, got {options.lora_modules} without it")
     require_packages(options)
     recording = recording_options(args, texts=False)
     replicas = _replica_options(args)
@@ -167,6 +169,7 @@ def _texts(text: str) -> list[str]:
 # What a field's type does not say.
 HOW: dict[str, dict[str, Any]] = {
     "served_model_name": {"action": None, "nargs": "+", "metavar": "NAME"},
+    "lora_modules": {"action": "extend", "nargs": "+", "metavar": "NAME=FOLDER"},
     "api_keys": {"options": ["--api-key"], "action": "extend", "nargs": "+", "metavar": "KEY"},
     "allowed_hosts": {"options": ["--allowed-host"], "metavar": "NAME"},
     **{

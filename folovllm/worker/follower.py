@@ -5,7 +5,8 @@
     rank 1              FORWARD ─┴─▶ forward ── (+) ── (+) ─┴ LOGITS ─▶ logits
 
 A step is sent as the arrays that InputBatch.prepare() has made, and a few numbers: 9 KB for 32 sequences of 500 tokens.
-So a follower has no scheduler, no batch and no sampler. Blocks are moved before a step, and that is sent as well.
+So a follower has no scheduler, no batch and no sampler. Blocks are moved, and adapters put into their slots, before a
+step, and that is sent as well.
 
 vLLM: none; its workers get the SchedulerOutput and keep a batch each (v1/executor/multiproc_executor.py)
 """
@@ -13,13 +14,18 @@ vLLM: none; its workers get the SchedulerOutput and keep a batch each (v1/execut
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
+from typing import Any
 
 import torch
 
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.distributed.parallel_state import GroupCoordinator
+from folovllm.lora.mapping import LoRAMapping
+from folovllm.lora.request import LoRAModel, Pair
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.lora import LoRALayers
 from folovllm.sample.gumbel import GumbelParams
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.cuda_graph import CudaGraphs
@@ -36,7 +42,7 @@ FLOWING = (torch.float32, torch.bfloat16, torch.float16)
 class Command(IntEnum):
     """The first number of a message."""
 
-    FORWARD, LOGITS, MOVE, REPLAY = range(4)
+    FORWARD, LOGITS, MOVE, REPLAY, LORA = range(5)
 
 
 def pack_step(
@@ -46,28 +52,30 @@ def pack_step(
     order = metadata.decode_order
     numbers = [
         len(input_ids), *metadata.block_tables.shape, -1 if order is None else len(order), metadata.max_query_len,
-        metadata.max_seq_len, metadata.num_decodes, int(metadata.last_rows_only),
+        metadata.max_seq_len, metadata.num_decodes, int(metadata.last_rows_only), int(metadata.lora is not None),
     ]  # fmt: skip
     arrays = [input_ids, positions, metadata.slot_mapping, metadata.query_start_loc, metadata.seq_lens]
     arrays += [metadata.block_tables.flatten(), *([] if order is None else [order])]
+    arrays += [] if metadata.lora is None else [metadata.lora.slots.to(input_ids.device)]
     return numbers, torch.cat([array.long() for array in arrays])
 
 
 def step_sizes(numbers: list[int]) -> list[int]:
     """How long each of the arrays is."""
     num_tokens, num_seqs, max_blocks, num_ordered = numbers[:4]
-    return [num_tokens] * 3 + [num_seqs + 1, num_seqs, num_seqs * max_blocks, max(0, num_ordered)]
+    of_lora = num_tokens * numbers[-1]
+    return [num_tokens] * 3 + [num_seqs + 1, num_seqs, num_seqs * max_blocks, max(0, num_ordered), of_lora]
 
 
 def unpack_step(numbers: list[int], flat: torch.Tensor) -> Arrays:
     """What pack_step() was given."""
-    _, num_seqs, max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, last_rows_only = numbers
-    input_ids, positions, slots, starts, lens, tables, order = flat.split(step_sizes(numbers))
+    _, num_seqs, max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, last_rows_only, has_lora = numbers
+    input_ids, positions, slots, starts, lens, tables, order, lora_slots = flat.split(step_sizes(numbers))
     metadata = AttentionMetadata(
         query_start_loc=starts.int(), seq_lens=lens.int(), slot_mapping=slots,
         block_tables=tables.view(num_seqs, max_blocks).int(), max_query_len=max_query_len, max_seq_len=max_seq_len,
         num_decodes=num_decodes, decode_order=None if num_ordered < 0 else order.int(),
-        last_rows_only=bool(last_rows_only),
+        last_rows_only=bool(last_rows_only), lora=LoRAMapping(lora_slots.cpu(), flat.device) if has_lora else None,
     )  # fmt: skip
     return input_ids, positions, metadata
 
@@ -105,6 +113,23 @@ class LeadingGraphs:
         return self.group.lead(message, arrays, lambda: self.graphs.replay(inputs, size, gumbel_params))
 
 
+class LeadingLoRA:
+    """What puts adapters into slots; among ranks, rank 0's, and each gets the whole adapter and keeps its part."""
+
+    def __init__(self, layers: LoRALayers, group: GroupCoordinator | None) -> None:
+        self.layers, self.group = layers, group
+
+    def put(self, slot: int, lora: LoRAModel) -> None:
+        work = partial(self.layers.put, slot, lora.pairs)
+        if self.group is None:
+            work()
+            return
+        # Of each pair its name, its rank and its sides; then all numbers in float32, the scales inside.
+        names = [word for name, pair in lora.pairs.items() for word in (name, *pair.a.shape, len(pair.b))]
+        parts = [part.flatten() for a, b, scale in lora.pairs.values() for part in (a.float(), b.float() * scale)]
+        self.group.lead([Command.LORA, slot, *names], torch.cat([torch.empty(0), *parts]).to(self.layers.device), work)
+
+
 def pack_moves(scheduled: SchedulerOutput) -> list[int]:
     """The blocks that are moved before a step: three numbers of pairs, then the pairs."""
     kinds = (scheduled.blocks_to_swap_out, scheduled.blocks_to_swap_in, scheduled.blocks_to_copy)
@@ -123,9 +148,10 @@ class Follower:
 
     def __init__(
         self, model: DecoderForCausalLM, mover: BlockMover | PinnedBlockMover, graphs: CudaGraphs | None,
-        group: GroupCoordinator, device: torch.device,
+        group: GroupCoordinator, device: torch.device, lora: LoRALayers | None = None,
     ) -> None:  # fmt: skip
         self.model, self.mover, self.graphs, self.group, self.device = model, mover, graphs, group, device
+        self.lora = lora
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -140,8 +166,18 @@ class Follower:
                 self.model.compute_logits(self.group.receive(hidden))
             elif command == Command.MOVE:
                 self.mover.move(unpack_moves(numbers))
+            elif command == Command.LORA:
+                self._put_adapter(*numbers)
             else:
                 self._replay(*numbers)
+
+    def _put_adapter(self, slot: int, *names: Any) -> None:
+        assert self.lora is not None  # rank 0 has it, too
+        sizes = list(zip(*(names[at::4] for at in range(4)), strict=True))
+        flat = torch.empty(sum(rank * (inputs + outs) for _, rank, inputs, outs in sizes), device=self.device)
+        each = iter(self.group.receive(flat).split([rank * side for _, rank, *sides in sizes for side in sides]))
+        pairs = {name: Pair(next(each).view(r, size), next(each).view(outs, r), 1.0) for name, r, size, outs in sizes}
+        self.lora.put(slot, pairs)
 
     def _replay(self, size: int, max_blocks: int) -> None:
         assert self.graphs is not None  # rank 0 has them, and chose as this one did

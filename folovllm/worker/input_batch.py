@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from folovllm.attention.metadata import AttentionMetadata
+from folovllm.lora.mapping import LoRAMapping
 from folovllm.request import Sequence
 from folovllm.utils.upload import longest_first, pack_inputs, unpack_inputs, upload
 from folovllm.worker.prompt_shape import PromptShape
@@ -148,7 +149,7 @@ class InputBatch:
 
     def prepare(
         self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks, pad_to: int | None = None,
-        shape: PromptShape | None = None,
+        shape: PromptShape | None = None, lora_slots: list[int] | None = None,
     ) -> StepInputs:  # fmt: skip
         """Make the inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
 
@@ -164,6 +165,8 @@ class InputBatch:
         and write slot 0, in the null block, which no sequence uses.
 
         shape: of the CUDA graph that replays a step with prompts, for which the arrays are packed once more.
+
+        lora_slots: of each sequence's adapter, -1: none; None: no sequence has one.
         """
         rows, num_new = self._rows_of(seqs), np.array(num_scheduled_tokens)
         flat = self._flatten(rows, num_new)
@@ -197,6 +200,9 @@ class InputBatch:
             max_query_len=int(num_new.max()) if pad_to is None else 1, max_seq_len=flat.max_seq_len,
             num_decodes=num_decodes,
         )  # fmt: skip
+        if lora_slots is not None:
+            slots_of_tokens = torch.from_numpy(np.array(lora_slots).repeat(num_new))
+            metadata.lora = LoRAMapping(slots_of_tokens, self.device)
         metadata.further = [
             replace(metadata, slot_mapping=slots, block_tables=tables)
             for slots, tables in zip(device_further[::2], device_further[1::2], strict=True)

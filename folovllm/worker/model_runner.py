@@ -7,7 +7,8 @@ single ones, and only the last position of each sequence reaches the LM head:
 
 execute_model() hands a step to the device and does not wait for its tokens. Before they are asked for, another step may
 be launched, which reads this one's tokens where they are, on the device. Steps of one token per sequence and small
-steps with prompts are replayed from CUDA graphs, where there are any.
+steps with prompts are replayed from CUDA graphs, where there are any; the graphs know no adapters, so that a step with
+some is launched kernel by kernel.
 
 vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 """
@@ -33,6 +34,7 @@ from folovllm.worker.cuda_graph import CudaGraphs, padded_size
 from folovllm.worker.follower import Command, pack_moves
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
+from folovllm.worker.lora import LoRASlots
 from folovllm.worker.pinned_mover import PinnedBlockMover
 from folovllm.worker.prompt_logprobs import PromptLogprobs
 from folovllm.worker.prompt_shape import PromptShape
@@ -47,9 +49,11 @@ class ModelRunner:
         self, model: DecoderForCausalLM, kv_cache: KVCache, sampling: BatchSampler, graphs: CudaGraphs | None, *,
         num_swap_blocks: int, max_num_seqs: int, max_model_len: int, device: torch.device,
         proposer: Proposer | None = None, rejects: bool = False, group: GroupCoordinator | None = None,
+        lora: LoRASlots | None = None,
     ) -> None:  # fmt: skip
-        """group: of the ranks that repeat what this one does; None: there is one."""
+        """group: of the ranks that repeat what this one does; None: there is one. lora: None: there are no adapters."""
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
+        self.lora = lora
         self.group, self.device, self.vocab_size = group, device, model.decoder_spec.vocab_size
         self._on_device = partial(torch.cuda.device, device) if device.type == "cuda" else nullcontext
         self.mover = make_mover(kv_cache, num_swap_blocks, device)
@@ -85,8 +89,9 @@ class ModelRunner:
         if self.speculation is not None and scheduled.num_lookahead_tokens:
             drafts = self.speculation.propose(scheduled)
             nums = [num + len(drafts.get(seq.seq_id, ())) for seq, num in zip(seqs, nums, strict=True)]
-        size, shape = self._choose_graph(scheduled, nums)
-        inputs = self.batch.prepare(seqs, nums, forks, size, shape)
+        lora_slots = None if self.lora is None else self.lora.of(seqs)
+        size, shape = self._choose_graph(scheduled, nums) if lora_slots is None else (None, None)
+        inputs = self.batch.prepare(seqs, nums, forks, size, shape, lora_slots)
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))
         hidden = logits = drawn = None

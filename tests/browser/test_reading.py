@@ -166,7 +166,9 @@ def test_the_sidebar_opens_the_milestone_that_is_read_and_no_other(site: Path, o
 
 @pytest.mark.parametrize(("lang", "words"), [("en", "swipe"), ("zh", "滑动")])
 def test_what_scrolls_on_a_phone_says_so(site: Path, open_page: Any, lang: str, words: str) -> None:
-    boxes = """[...document.querySelectorAll(".md-content :is(figure.drawing, .md-typeset__scrollwrap, div.arithmatex)")]"""
+    boxes = (
+        """[...document.querySelectorAll(".md-content :is(figure.drawing, .md-typeset__scrollwrap, div.arithmatex)")]"""
+    )
     says = "getComputedStyle(box, '::before').content.includes(words)"
     page = open_page(390)
     for kind in ("index", "benchmarks", "m9/sums"):  # a wide drawing, tables, formulas

@@ -114,8 +114,8 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: 
         ),
         ("serve -pp 2", "pipeline_parallel_size must be 1, got 2; vLLM has this"),
         (
-            "serve --enable-lora",
-            "enable_lora must be False, got True; vLLM has this, FoloVLLM does not: there are no a",
+            "serve --max-cpu-loras 4",
+            "max_cpu_loras must be left out, got 4; vLLM has this, FoloVLLM does not: an adapter is in a slot",
         ),
         ("serve --max-log-len 9", "max_log_len must be given with enable_log_requests, got 9 without it"),
         ("serve --logits-processors B", "logits_processors must be a list of classes, or of 'module:Class', got ['B']"),
@@ -151,7 +151,8 @@ def test_what_cannot_be_is_one_line(argv: str, said: str, capsys: pytest.Capture
         ("-q fp8 --device-memory-utilization 0.5", {"quantization": "fp8", "gpu_memory_utilization": 0.5}),
         ("--load-format safetensors --model-impl vllm", {"load_format": "auto", "model_impl": "folovllm"}),
         ("--max-model-len auto --performance-mode balanced --hf-token", {"hf_token": True}),
-        ("--structured-outputs-config.backend xgrammar --enable-request-id-headers --no-enable-lora", {}),
+        ("--structured-outputs-config.backend xgrammar --enable-request-id-headers", {}),
+        ("--no-enable-lora --max-loras 4", {"enable_lora": False, "max_loras": 4}),
     ],
 )
 def test_what_vllm_spells_otherwise_is_an_option_here(argv: str, options: dict[str, Any]) -> None:
@@ -250,8 +251,9 @@ def test_imports_of_vllms_examples_work_or_say_what_to_import() -> None:
 
     assert (AsyncLLMEngine, Params) == (AsyncLLM, BeamSearchParams)
     assert all((EngineArgs, AsyncEngineArgs, TextPrompt, TokensPrompt))
-    with pytest.raises(ImportError, match="LoRARequest: vLLM has this, FoloVLLM does not; there are no adapters"):
-        from folovllm.lora.request import LoRARequest  # type: ignore[import-not-found]  # noqa: F401
+    from folovllm.lora.request import LoRARequest
+
+    assert LoRARequest("a", 1, "folder") == LoRARequest("a", 1, Path("folder"))
     with pytest.raises(ImportError, match=r"BatchUpdate: .*register_logits_processor"):
         from folovllm.v1.sample.logits_processor import BatchUpdate  # type: ignore[import-not-found]  # noqa: F401
 

@@ -186,9 +186,9 @@ def test_the_minutes_of_an_optional_page_are_written(language, line):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_box_names_the_exercise_its_minutes_and_the_command(language):
-    (exercise,) = (e for e in exercises(3) if e.folder == "02-slot-mapping")
-    box = render_directive(parse_directive("exercise m3/02-slot-mapping"), f"docs/{language}/m3/block-tables.md")
+    (exercise,) = (e for e in exercises(3) if e.folder == "05-slot-mapping")
+    box = render_directive(parse_directive("exercise m3/05-slot-mapping"), f"docs/{language}/m3/attention.md")
     _, head, _, text = box.splitlines()
     assert exercise.pages[language].title in head
     assert re.search(rf"\b{exercise.minutes}\b", head)
-    assert "`python -m milestones check 2`" in text
+    assert "`python -m milestones check 5`" in text

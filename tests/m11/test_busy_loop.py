@@ -47,7 +47,7 @@ class Core:
 
 
 class Inputs:
-    def process(self, request_id: str, prompt: Any, params: Any, priority: int, key: int) -> Any:
+    def process(self, request_id: str, prompt: Any, params: Any, priority: int, key: int, *_: Any) -> Any:
         if not prompt.token_ids:
             raise ValueError("no tokens")
         return SimpleNamespace(request_id=request_id, key=key)

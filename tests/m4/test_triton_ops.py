@@ -181,7 +181,7 @@ class NoCache:
 
 
 class NoMetadata:
-    slot_mapping = None
+    slot_mapping = lora = None
 
     def of_group(self, group: int) -> NoMetadata:
         return self

@@ -7,6 +7,7 @@
     CUDA graphs     enforce_eager, a model's windows and experts          none, decodes, also prompts and drafts
     steps           async_scheduling                                      one after the other, running ahead
     draft tokens    speculative_config                                    n-grams, a table of them, a draft model
+    adapters        enable_lora, with the device's layers                 torch, compiled
 
 The last two are chosen in engine_core.py and proposer.py. A kernel that fails its check gives way to torch. On a Mac's
 GPU torch computes everything, and the CPU draws.
@@ -28,8 +29,10 @@ from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.config import EngineConfig
 from folovllm.engine.builder.batch_invariance import invariant_products, select_invariant_backend
 from folovllm.engine.builder.kv_cache_dtype import cache_dtype, select_8_bit_backend
+from folovllm.layers.compiled_lora import CompiledLoRAWeights
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
 from folovllm.layers.linear import PLAIN, LinearMethod
+from folovllm.layers.lora import LoRAWeights
 from folovllm.layers.moe import Experts
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
@@ -48,6 +51,8 @@ from folovllm.worker.model_runner import ModelRunner
 class Components:
     backend: type[AttentionBackend]
     ops: LayerOps
+    lora: type[LoRAWeights]
+    """Of a linear layer, where requests may name adapters."""
     cache_dtype: torch.dtype
     sampler: Callable[..., BatchSampler]
     runner: Callable[..., ModelRunner]
@@ -69,6 +74,12 @@ def choose_components(
     if scheme is not None and isinstance(spec, DecoderSpec):
         scheme = replace(scheme, names=spec.names)
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
+    compiled = device.type == "cpu" and compiled_unavailable_reason(dtype) is None
+    if config.lora_config.enable_lora and invariant and device.type == "cuda":
+        raise ValueError(
+            f"enable_lora must be False with batch_invariant=True on {device}, got True: there an adapter's products "
+            "depend on how many rows have it; leave one of them out"
+        )
     if device.type == "mps":
         _refuse_on_mps(config, spec, quantised=scheme is not None)
     if isinstance(spec, TransformersSpec):
@@ -87,6 +98,7 @@ def choose_components(
     return Components(
         backend=backend,
         ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme, drafts=drafts),
+        lora=CompiledLoRAWeights if compiled else LoRAWeights,
         cache_dtype=kv_dtype,
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
         runner=ModelRunner,
@@ -142,6 +154,7 @@ def _what_our_layers_do(config: EngineConfig, *, quantised: bool) -> dict[str, b
         "batch_invariant=True": config.model_config.batch_invariant,
         "a quantised checkpoint" if asked is None else f"quantization={asked!r}": quantised,
         f"tensor_parallel_size={ranks}": ranks > 1,
+        "enable_lora=True": config.lora_config.enable_lora,
     }
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from folovllm.config import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from folovllm.config import CacheConfig, EngineConfig, LoRAConfig, ModelConfig, ParallelConfig, SchedulerConfig
 from folovllm.model_loader.hub import hub_folder
 from folovllm.utils.logging import init_logger
 from folovllm.vllm_names import arguments, check_argument
@@ -50,7 +50,7 @@ _VALUES: dict[str, dict[Any, Any]] = {
     "max_model_len": {-1: None},
 }
 _DRAFTS = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
-LAYERS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig)
+LAYERS = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig, LoRAConfig)
 _OURS = {*(field.name for layer in LAYERS for field in fields(layer)), "speculative_config", *HUB}
 
 

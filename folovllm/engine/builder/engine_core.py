@@ -27,15 +27,18 @@ from folovllm.engine.builder.proposer import DraftRecorder, draft_backend, load_
 from folovllm.engine.core import EngineCore
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.model_loader.quant_scheme import ONLINE
-from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
+from folovllm.models.lora import LoRALayers
 from folovllm.models.registry import ModelSpec, model_spec
+from folovllm.models.shard import shard_of
 from folovllm.models.transformers_model import TransformersSpec, load_transformers_model
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import FEWEST_TOKENS, CudaGraphs, bytes_of_graphs, capture_sizes
-from folovllm.worker.follower import LeadingGraphs, LeadingModel
+from folovllm.worker.follower import LeadingGraphs, LeadingLoRA, LeadingModel
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_groups
+from folovllm.worker.lora import LoRASlots
 from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
 from folovllm.worker.profile import peak_bytes, run_full_step
@@ -66,7 +69,8 @@ def build_engine_core(
         chosen = choose(config, hf_config, dtype, device, spec)
         chosen = check_kernels(chosen, config, spec, dtype, device)
         model = _load_model(config, hf_config, spec, dtype, device, chosen, group)
-        core = _build(config, model, dtype, device, eos_token_ids, limits, chosen, group)
+        lora = lora_layers(config, spec, model, dtype, device, chosen, group)
+        core = _build(config, model, dtype, device, eos_token_ids, limits, chosen, group, lora)
         undo.pop_all()
         return core
 
@@ -74,6 +78,7 @@ def build_engine_core(
 def _build(
     config: EngineConfig, model: DecoderForCausalLM, dtype: torch.dtype, device: torch.device,
     eos_token_ids: frozenset[int], limits: SchedulerConfig, chosen: Components, group: GroupCoordinator | None,
+    lora: LoRALayers | None,
 ) -> EngineCore:  # fmt: skip
     model_config, cache_config = config.model_config, config.cache_config
     vocab_size = model.decoder_spec.vocab_size
@@ -101,12 +106,14 @@ def _build(
         enable_prefix_caching=cache_config.enable_prefix_caching, groups=groups,
     )  # fmt: skip
     proposer = make_proposer(config, draft, vocab_size, size, dtype, device, draft_graphs)
-    runner = _make_runner(config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
+    runner = _make_runner(
+        config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group, lora
+    )
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     draft_length = None
     if proposer is not None:
         draft_length = DraftLength(most, step_costs(model, draft, device, run_ahead=run_ahead))
-    scheduler = Scheduler(limits, kv, eos_token_ids, draft_length)
+    scheduler = Scheduler(limits, kv, eos_token_ids, draft_length, config.lora_config.max_loras)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
         dataclasses.replace(cache_config, kv_cache_memory_bytes=None, num_kv_blocks=size.num_blocks),
@@ -114,6 +121,7 @@ def _build(
         config.speculative_config,
         config.parallel_config,
         groups,
+        config.lora_config,
     )
     return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
 
@@ -131,6 +139,19 @@ def _load_model(
     weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     seed = model_config.seed
     return build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=chosen.ops, group=group)
+
+
+def lora_layers(
+    config: EngineConfig, spec: ModelSpec, model: DecoderForCausalLM, dtype: torch.dtype, device: torch.device,
+    chosen: Components, group: GroupCoordinator | None,
+) -> LoRALayers | None:  # fmt: skip
+    """Room for the adapters, before the cache takes what is left of memory. None: requests name none."""
+    lora = config.lora_config
+    if not lora.enable_lora:
+        return None
+    assert isinstance(spec, DecoderSpec)  # choose_components() has refused others
+    shard = None if group is None else shard_of(spec, chosen.ops.linear, group.rank, group.world_size)
+    return LoRALayers(model, chosen.lora, lora.max_loras, lora.max_lora_rank, dtype, device, shard)
 
 
 def size_cache(
@@ -186,7 +207,7 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
 def _make_runner(
     config: EngineConfig, model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, most_rows: int,
     size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
-    proposer: Proposer | None, group: GroupCoordinator | None,
+    proposer: Proposer | None, group: GroupCoordinator | None, lora: LoRALayers | None,
 ) -> ModelRunner:  # fmt: skip
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
@@ -209,6 +230,7 @@ def _make_runner(
     return chosen.runner(
         leading, kv_cache, sampling, replayed, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
         max_model_len=longest, device=device, proposer=proposer, rejects=rejects, group=group,
+        lora=None if lora is None else LoRASlots(LeadingLoRA(lora, group).put, config.lora_config.max_loras),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from fastapi_offline import FastAPIOffline
 
 from folovllm import __version__
 from folovllm.engine.engine_client import EngineClient
+from folovllm.serving.openai.adapters import LoadAdapterRequest, UnloadAdapterRequest, may_change
 from folovllm.serving.openai.background import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
 from folovllm.serving.openai.errors import APIError, add_error_handlers
@@ -77,6 +78,8 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     _add_tokens(app, serving)
     _add_state(app, serving)
     _add_operations(app, serving)
+    if may_change():
+        _add_adapters(app, serving)
     _add_page(app)
     add_error_handlers(app)
     app.add_middleware(AuthenticationMiddleware, keys=options.api_keys, hosts=options.hosts)
@@ -176,12 +179,14 @@ def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:
 def _add_state(app: FastAPI, serving: ServingEngine) -> None:
     @app.get("/v1/models", tags=["the server"])
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model(serving, name) for name in serving.options.names]}
+        base = [_model(serving, name) for name in serving.options.names]
+        return {"object": "list", "data": base + serving.adapters.cards(base[0])}
 
     @app.get("/v1/models/{name:path}", tags=["the server"])
     async def model(name: str) -> dict[str, Any]:
         serving.check_model(name)
-        return _model(serving, name)
+        cards = serving.adapters.cards(_model(serving, serving.model_name))
+        return next((card for card in cards if card["id"] == name), _model(serving, name))
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["the server"])
@@ -237,6 +242,21 @@ def _add_operations(app: FastAPI, serving: ServingEngine) -> None:
     async def reset_prefix_cache() -> dict[str, bool]:
         await serving.llm.reset_prefix_caches()
         return {"success": True}
+
+
+def _add_adapters(app: FastAPI, serving: ServingEngine) -> None:
+    """vLLM: entrypoints/serve/lora/api_router.py"""
+
+    @app.post("/v1/load_lora_adapter", response_model=None, tags=["the server"])
+    async def load_lora_adapter(body: LoadAdapterRequest) -> Response:
+        asked = body.lora_name, body.lora_path
+        await serving.prepare(lambda _: serving.adapters.load(*asked, in_place=body.load_inplace))
+        return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+    @app.post("/v1/unload_lora_adapter", response_model=None, tags=["the server"])
+    async def unload_lora_adapter(body: UnloadAdapterRequest) -> Response:
+        serving.adapters.unload(body.lora_name)
+        return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 
 def _add_page(app: FastAPI) -> None:

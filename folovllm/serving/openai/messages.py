@@ -35,7 +35,7 @@ class Blocks(Growing):
 
     def begin(self, output: RequestOutput) -> list[Event]:
         self.answer = {"id": make_id("msg"), "type": "message", "role": "assistant"}
-        self.answer["model"] = self.serving.serving.model_name
+        self.answer["model"] = self.serving.serving.answers_as(self.turn.work)
         self.answer |= {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(output, 0)}
         return [{"type": "message_start", "message": self.answer}]
 

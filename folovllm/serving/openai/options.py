@@ -23,6 +23,7 @@ LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 class ServerOptions:
     """Args:
     served_model_name: what clients call the model; of several names, answers have the first (default: MODEL)
+    lora_modules: an adapter, NAME=FOLDER, that requests choose by its name as their model; several may be given
     host: address to listen on; 0.0.0.0 is open to other machines
     port: 0: one that is free
     uds: path of a Unix socket to listen on, instead of host and port (default: none)
@@ -61,6 +62,7 @@ class ServerOptions:
 
     model: str = EMBEDDED_MODEL
     served_model_name: str | Sequence[str] | None = None
+    lora_modules: Sequence[str] = ()
     host: str = "127.0.0.1"
     port: int = 8000
     uds: str | None = None

@@ -100,7 +100,7 @@ class OutputItems(Growing):
             "id": make_id("resp"),
             "object": "response",
             "created_at": int(time.time()),
-            "model": self.serving.serving.model_name,
+            "model": self.serving.serving.answers_as(self.turn.work),
             "status": "in_progress",
             "output": [],
             "error": None,

@@ -60,7 +60,7 @@ class OpenAIServing(ABC, Generic[B]):
             async for place, output in outputs:
                 newest[place] = output
         newest = dict(sorted(newest.items()))
-        start = head(self.prefix, self.kind, self.serving.model_name, body.request_id)
+        start = head(self.prefix, self.kind, self.serving.answers_as(work), body.request_id)
 
         def answer(check: Check) -> bytes:
             counted = {"usage": usage(newest.values(), drop_tokens=work.drop_tokens)}
@@ -73,7 +73,7 @@ class OpenAIServing(ABC, Generic[B]):
         return await made(answer, self.serving.background, values)
 
     async def chunks(self, body: B, work: ServeContext) -> AsyncGenerator[Burst, None]:
-        start = head(self.prefix, self.chunk_kind, self.serving.model_name, body.request_id)
+        start = head(self.prefix, self.chunk_kind, self.serving.answers_as(work), body.request_id)
         options, forced = body.stream_options, self.serving.options.enable_force_include_usage
         chunks, kept = Chunks(work.params.n, len(work.prompts)), dict[int, Any]()
 

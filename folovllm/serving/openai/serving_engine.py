@@ -23,11 +23,13 @@ from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import InputProcessor, ProcessedInputs
 from folovllm.entrypoints.chat_template import check_characters, conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
-from folovllm.errors import NoTokenLeftError
+from folovllm.errors import ModelLoadError, NoTokenLeftError
+from folovllm.lora.request import LoRARequest
 from folovllm.outputs import RequestOutput
 from folovllm.sample.structured.grammars import GrammarError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
+from folovllm.serving.openai.adapters import Adapters
 from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check, within
 from folovllm.serving.openai.ended import Observer, log_request, watched
 from folovllm.serving.openai.errors import APIError, failed, refused
@@ -55,6 +57,7 @@ class ServeContext:
     params: SamplingParams
     priority: int
     output_kind: RequestOutputKind
+    lora_request: LoRARequest | None
     drop_tokens: bool = False
     """What is generated is not given out: the prompt was asked about."""
 
@@ -65,6 +68,7 @@ class ServingEngine:
     def __init__(self, llm: EngineClient, options: ServerOptions) -> None:
         self.llm, self.options, self.model_name = llm, options, options.names[0]
         self.created = int(time.time())
+        self.adapters = Adapters(llm.engine.input_processor, options.names, options.lora_modules)
         self.gate = Gate(llm, options.max_queue)
         self.metrics = Metrics(llm, self.model_name, self.gate, options.metrics_prefix)
         self.observers = list[Observer]()
@@ -116,14 +120,22 @@ class ServingEngine:
         except ValueError as error:
             raise refused(error) from error
 
-    def check_model(self, name: str | None) -> None:
-        if name is not None and name not in self.options.names:
+    def check_model(self, name: str | None) -> LoRARequest | None:
+        """The adapter of that name; None: the model itself is meant. Raises APIError: there is neither."""
+        adapter = self.adapters.get(name)
+        if name is not None and name not in self.options.names and adapter is None:
+            adapters = "".join(f", or its adapter {each!r}" for each in self.adapters.requests)
             raise APIError(
                 404,
-                f"model must be {self.model_name!r}, the one that is served, got {name!r}",
+                f"model must be {self.model_name!r}, the one that is served{adapters}, got {name!r}",
                 param="model",
                 code="model_not_found",
             )
+        return adapter
+
+    def answers_as(self, work: ServeContext) -> str:
+        """The model's name in an answer."""
+        return self.model_name if work.lora_request is None else work.lora_request.lora_name
 
     def work(
         self,
@@ -175,7 +187,7 @@ class ServingEngine:
                 raise ValueError(f"{asked} cannot be kept: {error}") from error
             raise
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
-        return ServeContext(ready, params, body.priority, kind)
+        return ServeContext(ready, params, body.priority, kind, self.check_model(body.model))
 
     def cancellable_tokenizer(self, check: Check) -> Any | None:
         """The tokenizer, for work that asks before each text."""
@@ -238,11 +250,14 @@ class ServingEngine:
 
     async def _one(self, work: ServeContext, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:
-            stream = self.llm.generate(work.prompts[place], priority=work.priority, output_kind=work.output_kind)
+            stream = self.llm.generate(
+                work.prompts[place], priority=work.priority, output_kind=work.output_kind,
+                lora_request=work.lora_request,
+            )  # fmt: skip
             async with aclosing(stream) as outputs:
                 async for output in outputs:
                     yield place, output
-        except (NoTokenLeftError, GrammarError) as error:
+        except (NoTokenLeftError, GrammarError, ModelLoadError) as error:  # an adapter's folder has gone
             raise refused(error) from error
         except Exception as error:
             self.metrics.failed()

@@ -9,7 +9,7 @@ from folovllm.sampling_params import SamplingParams
 TOKEN = 7  # what every sequence says
 
 
-def make_scheduler(budget=8, num_blocks=24, chunks=True, threshold=0, partial=1, seqs=8, policy="fcfs"):
+def make_scheduler(budget=8, num_blocks=24, chunks=True, threshold=0, partial=1, seqs=8, policy="fcfs", swap_blocks=0):
     """budget: tokens of a step; threshold, partial: long_prefill_token_threshold, max_num_partial_prefills."""
     config = SchedulerConfig(
         budget,
@@ -20,7 +20,7 @@ def make_scheduler(budget=8, num_blocks=24, chunks=True, threshold=0, partial=1,
         max_num_partial_prefills=partial,
         policy=policy,
     )
-    return Scheduler(config, KVCacheManager(num_blocks, block_size=4), frozenset())
+    return Scheduler(config, KVCacheManager(num_blocks, block_size=4, num_swap_blocks=swap_blocks), frozenset())
 
 
 def request(name, num_tokens, n=1, priority=0):

@@ -1,4 +1,4 @@
-"""Shared by M8's judges: a scheduler with blocks of 4 tokens, and a sequence that runs in it."""
+"""Shared by M8's judges: a scheduler, with blocks of 4 tokens as a rule, and a sequence that runs in it."""
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.draft_length import DraftLength
@@ -10,9 +10,9 @@ from folovllm.sampling_params import SamplingParams
 TOKEN = 7  # what every sequence says
 
 
-def make_scheduler(guesses=4, num_blocks=8):
+def make_scheduler(guesses=4, num_blocks=8, block_size=4):
     config = SchedulerConfig(64, 8, max_model_len=64, enable_chunked_prefill=True)
-    kv = KVCacheManager(num_blocks, block_size=4)
+    kv = KVCacheManager(num_blocks, block_size=block_size)
     return Scheduler(config, kv, frozenset(), DraftLength(guesses, None))
 
 

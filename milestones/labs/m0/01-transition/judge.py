@@ -31,6 +31,15 @@ def test_a_running_sequence_stops():
     expect(seq.status.name, "FINISHED_STOPPED")
 
 
+@invariant(1)
+def test_nothing_but_the_status_changes():
+    for there in (S.WAITING, S.SWAPPED, S.FINISHED_ABORTED):
+        seq = sequence(S.RUNNING)
+        seq.block_ids, seq.num_computed_tokens = [5, 9], 3
+        seq.transition(there)
+        expect((seq.block_ids, seq.num_computed_tokens, seq.stop_reason), ([5, 9], 3, None))
+
+
 @invariant(2)
 def test_nothing_that_is_over_runs_again():
     seq = sequence(S.FINISHED_STOPPED)
@@ -87,3 +96,26 @@ def test_the_message_says_that_it_is_over():
     seq = sequence(S.FINISHED_IGNORED)
     with raises(IllegalTransition, says="; legal from here: nothing, it is over"):
         seq.transition(S.RUNNING)
+
+
+@invariant(5)
+def test_the_message_ends_with_the_list():
+    seq = Sequence("7-1", "7", SequenceData([1, 2, 3]), SamplingParams(), status=S.RUNNING)
+    says = "no error"
+    try:
+        seq.transition(S.RUNNING)
+    except IllegalTransition as error:
+        says = str(error)
+    every = "FINISHED_ABORTED, FINISHED_IGNORED, FINISHED_LENGTH_CAPPED, FINISHED_STOPPED, SWAPPED, WAITING"
+    expect(says, f"status of sequence '7-1' must not go from RUNNING to RUNNING; legal from here: {every}")
+
+
+@invariant(5)
+def test_nothing_stands_behind_it_where_it_is_over():
+    seq = sequence(S.FINISHED_IGNORED)
+    says = "no error"
+    try:
+        seq.transition(S.RUNNING)
+    except IllegalTransition as error:
+        says = str(error)
+    expect(says.partition("here: ")[2], "nothing, it is over")

@@ -34,6 +34,20 @@ def test_the_child_has_come_as_far_as_its_parent():
     expect((len(child.output_logprobs), child.cumulative_logprob, child.stop_reason), (1, -0.5, "END"))
 
 
+@invariant(1)
+def test_a_parent_that_has_not_begun():
+    parent = Sequence("7-0", "chat", SequenceData([1, 2, 3]), SamplingParams(), cumulative_logprob=-0.5)
+    child = parent.fork("7-1")
+    expect((parent.seq_id, child.request_id, child.status.name), ("7-0", "chat", "WAITING"))
+    expect((child.num_computed_tokens, child.cumulative_logprob), (0, -0.5))
+
+
+@invariant(1)
+def test_the_child_is_as_long_as_its_parent():
+    child = running().fork("7-1")
+    expect((child.get_prompt_len(), child.get_len()), (3, 4))
+
+
 @invariant(2)
 def test_each_adds_tokens_for_itself():
     parent = running()
@@ -52,6 +66,14 @@ def test_the_list_of_the_prompt_is_the_child_s_own_too():
     expect(child.get_token_ids(), [1, 2, 3, 4])
 
 
+@invariant(2)
+def test_an_output_that_is_empty_is_not_shared_either():
+    parent = Sequence("7-0", "7", SequenceData([1, 2, 3]), SamplingParams())
+    child = parent.fork("7-1")
+    parent.add_token_id(4)
+    expect(child.get_token_ids(), [1, 2, 3])
+
+
 @invariant(3)
 def test_each_has_a_block_table_of_its_own():
     parent = running()
@@ -61,12 +83,36 @@ def test_each_has_a_block_table_of_its_own():
     expect(both, ([5, 9, 11], [5, 9]))
 
 
+@invariant(3)
+def test_so_it_is_for_an_empty_table():
+    parent = Sequence("7-0", "7", SequenceData([1, 2, 3]), SamplingParams())
+    child = parent.fork("7-1")
+    parent.block_ids.append(5)
+    expect(child.block_ids, [])
+
+
+@invariant(3)
+def test_so_it_is_for_a_second_child_and_for_a_grandchild():
+    parent = running()
+    others = [parent.fork("7-2"), parent.fork("7-3").fork("7-4")]
+    parent.block_ids.append(11)
+    expect([other.block_ids for other in others], [[5, 9], [5, 9]])
+
+
 @invariant(4)
 def test_each_has_a_list_of_logprobs():
     parent = running()
     child = parent.fork("7-1")
     parent.output_logprobs.append({5: Logprob(-1.0)})
     expect((len(parent.output_logprobs), len(child.output_logprobs)), (2, 1))
+
+
+@invariant(4)
+def test_a_list_without_logprobs_is_not_shared_either():
+    parent = Sequence("7-0", "7", SequenceData([1, 2, 3]), SamplingParams())
+    child = parent.fork("7-1")
+    parent.output_logprobs.append({5: Logprob(-1.0)})
+    expect(len(child.output_logprobs), 0)
 
 
 @invariant(4)

@@ -50,6 +50,13 @@ def test_the_dtype_is_that_of_x():
     expect(got, torch.bfloat16)
 
 
+@invariant(4)
+def test_the_dtype_of_the_stream_is_that_of_x_too():
+    x = torch.tensor([1.0, 7.0], dtype=torch.bfloat16)
+    read, stream = norm(x, 1.0, 1.0, residual=x)
+    expect((read.dtype, stream.dtype), (torch.bfloat16, torch.bfloat16))
+
+
 @invariant(5)
 def test_the_first_layer_begins_the_stream():
     x = torch.tensor([1.0, 7.0])
@@ -64,3 +71,17 @@ def test_the_stream_carries_the_sum():
     read, stream = norm(x, 1.0, 1.0, residual=residual)
     expect_close(read, [0.2, 1.4])
     expect_close(stream, [1.0, 7.0])
+
+
+@invariant(5)
+def test_what_is_given_is_only_read():
+    x, residual = torch.tensor([1.0, 3.0]), torch.tensor([0.0, 4.0])
+    norm(x, 1.0, 1.0, residual=residual)
+    expect((x.tolist(), residual.tolist()), ([1.0, 3.0], [0.0, 4.0]))
+
+
+@invariant(5)
+def test_so_is_the_beginning_of_the_stream():
+    x = torch.tensor([1.0, 7.0])
+    norm(x, 1.0, 1.0)
+    expect(x, [1.0, 7.0])

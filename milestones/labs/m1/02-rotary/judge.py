@@ -27,6 +27,14 @@ def test_the_second_pair_turns_a_hundred_times_slower():
     expect_close(turned([0.0, 0.0, 0.0, 1.0], position=50), [0.0, -sin(0.5), 0.0, cos(0.5)])
 
 
+@invariant(1)
+def test_a_longer_head_has_its_pairs_further_apart():
+    rotary = RotaryEmbedding(8, 2048, {"rope_theta": 10000.0})
+    x = torch.eye(8)[0].view(1, 1, 8)  # element 0 is 1, and 4 is the other one of its pair
+    out = apply_rotary(x, *rotary(torch.tensor([1])))
+    expect_close(out.flatten(), [cos(1), 0.0, 0.0, 0.0, sin(1), 0.0, 0.0, 0.0])
+
+
 @invariant(2)
 def test_nothing_turns_at_position_0():
     expect_close(turned([1.0, 2.0, 3.0, 4.0], position=0), [1.0, 2.0, 3.0, 4.0])
@@ -58,6 +66,29 @@ def test_each_token_has_its_own_position_and_its_heads_turn_alike():
     x = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(2, 3, 4)  # two tokens, three heads
     out = apply_rotary(x, *ROTARY(torch.tensor([9, 2])))
     expect_close(out[:, :, 0], [[cos(9)] * 3, [cos(2)] * 3])
+
+
+@invariant(3)
+def test_each_step_has_rows_of_its_own():
+    ROTARY(torch.tensor([7, 8, 9]))
+    first = ROTARY(torch.tensor([2, 9]))[0][0, 0, 0]
+    second = ROTARY(torch.tensor([5, 9]))[0][0, 0, 0]
+    expect_close([float(first), float(second)], [cos(2), cos(5)])
+
+
+@invariant(3)
+def test_the_table_is_only_read():
+    table = ROTARY.cos_sin.clone()
+    ROTARY(torch.tensor([3, 4, 5]))
+    same = torch.equal(ROTARY.cos_sin, table)
+    expect(same, True)
+
+
+@invariant(3)
+def test_so_is_what_is_turned():
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 4)
+    apply_rotary(x, *ROTARY(torch.tensor([9])))
+    expect(x.flatten(), [1.0, 2.0, 3.0, 4.0])
 
 
 @invariant(4)

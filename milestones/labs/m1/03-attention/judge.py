@@ -71,6 +71,14 @@ def test_queries_in_the_middle_see_what_came_before():
     expect_close(out.flatten(), [2.0, 3.0])
 
 
+@invariant(3)
+def test_what_is_hidden_weighs_nothing_however_large_its_score():
+    dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=1.0)
+    q, k, v = one_head(100.0, 0.0), one_head(-2.0, 2.0), one_head(3.0, 9.0)  # scores -200 and, hidden, 200
+    out = dense._attend(q, k.transpose(0, 1), v.transpose(0, 1))
+    expect_close(out.flatten(), [3.0, 6.0])
+
+
 @invariant(4)
 def test_neighbouring_query_heads_share_a_kv_head():
     dense = DenseBackend(num_heads=6, num_kv_heads=2, head_size=1, scale=1.0)
@@ -109,6 +117,15 @@ def test_each_sequence_reads_its_own_block():
 
 
 @invariant(5)
+def test_the_cache_is_only_read():
+    dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=0.5)
+    nan = float("nan")
+    cache = torch.tensor([1.0, 2.0, 3.0, nan, 4.0, 5.0, 6.0, nan]).view(2, 1, 4, 1, 1)
+    dense.forward(one_head(1.0, 2.0), cache, metadata([2], seq_lens=[2], blocks=[0]))
+    expect_close(cache.flatten(), [1.0, 2.0, 3.0, nan, 4.0, 5.0, 6.0, nan])
+
+
+@invariant(5)
 def test_it_equals_attention_written_out_in_float64():
     torch.manual_seed(0)
     dense = DenseBackend(num_heads=4, num_kv_heads=2, head_size=8, scale=8**-0.5)
@@ -128,3 +145,12 @@ def test_the_dtype_is_that_of_q():
     cache = torch.ones(2, 1, 4, 1, 1, dtype=torch.bfloat16)
     out = dense.forward(one_head(0.0), cache, metadata([1], seq_lens=[2], blocks=[0]))
     expect(out.dtype, torch.float32)
+
+
+@invariant(6)
+def test_the_query_is_rounded_to_the_dtype_of_the_cache():
+    dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=2, scale=1.0)
+    q = torch.tensor([1.001953125, 1.0]).view(1, 1, 2)  # in bfloat16 both are 1
+    cache = torch.tensor([[[256.0, -256.0], [0.0, 0.0]], [[4.0, 4.0], [0.0, 0.0]]]).bfloat16().view(2, 1, 2, 1, 2)
+    out = dense.forward(q, cache, metadata([1], seq_lens=[2], blocks=[0]))  # both scores are 0
+    expect_close(out.flatten(), [2.0, 2.0])

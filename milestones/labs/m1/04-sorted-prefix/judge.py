@@ -51,6 +51,12 @@ def test_the_difference_is_taken_in_float64():
     expect(error < 1e-12, True)
 
 
+@invariant(1)
+def test_what_is_not_kept_has_its_weight_too():
+    found = keep_prefix(logits([0.1, 0.4, 0.2, 0.3]), row(top_k=2), 4)
+    expect_close(found.weights, [[1.0, 0.75, 0.5, 0.25]])
+
+
 @invariant(2)
 def test_the_token_that_crosses_the_line_is_kept():
     found = keep_prefix(logits(SIX), row(top_p=0.75), 6)  # .40 .65 .80
@@ -134,3 +140,25 @@ def test_each_rows_mass_is_that_of_its_own_k():
     )
     found = keep_prefix(logits(SIX, SIX), filters, 6)  # .9 of .65 is .585, .9 of 1.0: .40 .65 .80 .90
     expect(found.keep, [[2], [4]])
+
+
+@invariant(6)
+def test_each_row_has_its_temperature_and_its_min_p():
+    filters = Filters(
+        temperature=torch.tensor([[1.0], [0.5]]).double(),
+        top_k=torch.tensor([[100], [100]]),
+        top_p=torch.full((2, 1), torch.inf).double(),
+        min_p=torch.tensor([[0.0], [0.5]]).double(),
+    )
+    found = keep_prefix(logits([0.4, 0.3, 0.2], [0.4, 0.3, 0.2]), filters, 3)
+    expect_close(found.weights, [[1.0, 0.75, 0.5], [1.0, 0.5625, 0.25]])
+    expect(found.keep, [[3], [2]])
+
+
+@invariant(6)
+def test_logits_and_settings_are_only_read():
+    asked, settings = logits(SIX), row(temperature=0.5, top_k=100, top_p=0.9, min_p=0.1)
+    before = [asked.tolist(), settings.top_k.tolist(), settings.top_p.tolist(), settings.min_p.tolist()]
+    keep_prefix(asked, settings, 6)
+    after = [asked.tolist(), settings.top_k.tolist(), settings.top_p.tolist(), settings.min_p.tolist()]
+    expect(after, before)

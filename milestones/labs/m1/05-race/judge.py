@@ -123,6 +123,29 @@ def test_they_are_drawn_beside_seeded_ones_too(empty_is_nan):
 
 
 @invariant(6)
+def test_they_are_drawn_wherever_they_stand(empty_is_nan):
+    torch.manual_seed(3)
+    noise = exponentials(torch.Size([3, 20000]), [seeded(7), None, seeded(8)], CPU)
+    expect_close(noise.mean(dim=1), [1.0, 1.0, 1.0], atol=0.05)
+
+
+@invariant(6)
+def test_each_call_draws_anew():
+    calls = [exponentials(torch.Size([2, 4]), [None, seeded(7)], CPU) for _ in range(3)]
+    unseeded = {tuple(noise[0].tolist()) for noise in calls}
+    expect(len(unseeded), 3)
+
+
+@invariant(6)
+def test_seeded_rows_leave_the_default_generator_alone():
+    torch.manual_seed(3)
+    exponentials(torch.Size([2, 4]), [seeded(5), seeded(7)], CPU)
+    next_number = torch.rand(1).item()
+    torch.manual_seed(3)
+    expect(next_number, torch.rand(1).item())
+
+
+@invariant(6)
 def test_they_leave_the_seeded_ones_alone():
     generator = seeded(7)
     noise = exponentials(torch.Size([2, 4]), [None, generator], CPU)

@@ -75,6 +75,14 @@ def test_the_window_stays_short():
 
 
 @invariant(4)
+def test_the_window_begins_where_the_text_before_ended():
+    text = detokenizer(Bytes(), b"a")
+    for byte in "🔥".encode():
+        text.add(byte)
+    expect((text.prefix_offset, text.read_offset), (1, 5))
+
+
+@invariant(4)
 def test_a_token_without_text_does_not_take_the_space_of_the_next():
     text = detokenizer(Words(), [0])
     expect([text.add(word) for word in (4, 1)], ["", " upon"])
@@ -96,6 +104,13 @@ def test_it_may_be_asked_on_the_way():
     expect(text.add(ord("!")), HALF + "!")
 
 
+@invariant(5)
+def test_nothing_is_taken_off_it():
+    text = detokenizer(Bytes(), b"a")
+    text.ids += b" b"
+    expect(text._advance(final=True), " b")
+
+
 @invariant(6)
 def test_what_is_no_character_is_given_out_but_for_the_last():
     text = detokenizer(Bytes(), b"a")
@@ -109,6 +124,14 @@ def test_the_last_of_them_comes_with_what_is_behind_it():
     for _ in range(5):
         text.add(0xFF)
     expect([text.add(byte) for byte in b"bc"], [HALF + "b", "c"])
+
+
+@invariant(6)
+def test_so_it_does_if_the_end_was_asked_for_on_the_way():
+    text = detokenizer(Bytes(), b"a")
+    for _ in range(5):
+        text.add(0xFF)
+    expect([text.finish(), text.num_held, text.add(ord("b"))], [HALF, 1, HALF + "b"])
 
 
 @invariant(6)

@@ -12,6 +12,12 @@ def test_in_a_layer_of_two_digits():
     expect(block_of("model.layers.12.mlp.experts.7.down_proj.weight"), "experts")
 
 
+@invariant(1)
+def test_an_expert_of_several_digits():
+    names = [f"model.layers.0.mlp.experts.{number}.down_proj.weight" for number in (12, 127)]
+    expect([block_of(name) for name in names], ["experts", "experts"])
+
+
 @invariant(2)
 def test_a_tensor_of_the_shared_expert():
     expect(block_of("model.layers.3.mlp.shared_expert.up_proj.weight"), "shared_expert")

@@ -39,6 +39,20 @@ def test_places_are_added_one_after_the_other():
     expect(put_back(rows, groups, torch.ones(1, 3)).tolist(), [[1.0]])
 
 
+@invariant(3)
+def test_each_step_has_sums_of_its_own():
+    rows = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    first, second = put_back(rows, GROUPS, torch.ones(2, 2)), put_back(10 * rows, GROUPS, torch.ones(2, 2))
+    expect([first.tolist(), second.tolist()], [[[4.0], [6.0]], [[40.0], [60.0]]])
+
+
+@invariant(3)
+def test_eight_places_are_added_one_after_the_other():
+    groups = Groups(torch.arange(8), torch.arange(1, 9))
+    rows = torch.tensor([[1.0], [1e8], [-1e8], [1.0], [1e8], [1.0], [-1e8], [1.0]])
+    expect(put_back(rows, groups, torch.ones(1, 8)).tolist(), [[1.0]])  # in float32 only the last 1 is left
+
+
 @invariant(4)
 def test_sums_of_bfloat16_are_rounded_once():
     groups = Groups(torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3]))
@@ -54,8 +68,17 @@ def test_products_are_not_rounded():
     expect(put_back(rows, groups, weights).tolist(), [[772.0]])  # 771, rounded; 256 * 3 would be 768
 
 
+@invariant(4)
+def test_so_are_those_of_float16():
+    groups = Groups(torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3]))
+    rows = torch.tensor([[2048.0], [1.0], [1.0]], dtype=torch.float16)
+    out = put_back(rows, groups, torch.ones(1, 3))
+    expect([out.dtype, out.tolist()], [torch.float16, [[2050.0]]])
+
+
 @invariant(5)
 def test_the_rows_are_read_only():
-    rows = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
-    put_back(rows, GROUPS, torch.full((2, 2), 0.5))
+    rows, weights = torch.tensor([[1.0], [2.0], [3.0], [4.0]]), torch.full((2, 2), 0.5)
+    put_back(rows, GROUPS, weights)
     expect(rows.tolist(), [[1.0], [2.0], [3.0], [4.0]])
+    expect((weights.tolist(), GROUPS.order.tolist()), ([[0.5, 0.5]] * 2, [1, 2, 0, 3]))

@@ -32,6 +32,11 @@ def test_eight_tokens_of_a_large_model():
     expect_close(layer(128, 8).experts_read(8), 51.6199, atol=1e-3)
 
 
+@invariant(2)
+def test_a_hundred_tokens_leave_some_out():
+    expect_close(layer(128, 8).experts_read(100), 128 * (1 - (15 / 16) ** 100), atol=1e-6)
+
+
 @invariant(3)
 def test_no_token_reads_nothing():
     expect_close(layer(16, 4).experts_read(0), 0.0)

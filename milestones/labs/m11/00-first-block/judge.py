@@ -39,3 +39,9 @@ def test_at_the_beginning_the_window_is_not_full():
 def test_without_a_window_all_blocks_are_read():
     groups = KVCacheGroups(windows=(None, 6), block_size=4)
     expect(groups.first_block(0, 100), 0)
+
+
+@invariant(3)
+def test_but_not_in_the_group_beside_it():
+    groups = KVCacheGroups(windows=(None, 6), block_size=4)
+    expect(groups.first_block(1, 13), 2)

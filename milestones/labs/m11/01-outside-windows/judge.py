@@ -70,6 +70,14 @@ def test_so_does_a_model_without_windows():
     expect((table, pool.freed), ([11, 12, 13], []))
 
 
+@invariant(2)
+def test_the_group_in_front_of_it_gives_back():
+    pool, groups = Pool(), KVCacheGroups(windows=(3, None), block_size=2)
+    tables = [11, 12, 13], [21, 22, 23]
+    free_outside_windows(pool, groups, sequence(6, *tables))
+    expect((tables, pool.freed), (([0, 0, 13], [21, 22, 23]), [12, 11]))
+
+
 @invariant(3)
 def test_step_by_step_each_block_is_freed_once():
     pool, groups, table = Pool(), KVCacheGroups(windows=(6,), block_size=4), [7, 3, 5, 9]

@@ -33,11 +33,22 @@ def test_three_kinds_are_cut_alike():
     expect(grouped(windows)[1], ((3,), (4,), (5,), (1,), (2,), (0,)))
 
 
+@invariant(2)
+def test_the_last_group_is_the_one_that_has_fewer():
+    expect(grouped([None] * 3 + [8] * 4)[1], ((0, 1, 2), (3, 4, 5), (6,)))
+
+
 @invariant(3)
 @pytest.mark.parametrize(("many", "groups"), [(12, 2), (14, 2), (15, 3), (16, 3)])
 def test_nearly_as_many_layers_are_a_group_with_empty_places(many, groups):
     windows, layers = grouped([None] * 12 + [8] * many)
     expect((len(windows), sum(len(group) for group in layers)), (groups, 12 + many))
+
+
+@invariant(3)
+def test_the_most_frequent_of_three_kinds_counts():
+    windows, _ = grouped([None] * 12 + [8] * 13 + [4] * 16)
+    expect(windows, (None, 8, 8, 4, 4))
 
 
 @invariant(4)
@@ -58,6 +69,12 @@ def test_so_do_layers_whose_reader_knows_one_table():
 @invariant(5)
 def test_a_single_kind_keeps_its_window():
     expect(grouped([8, 8], [(2, 16), (2, 32)], one_table=True), ((8,), ((0, 1),)))
+
+
+@invariant(5)
+@pytest.mark.parametrize("other", [(4, 16), (2, 32), (4, 8)])
+def test_one_layer_with_other_heads_is_enough(other):
+    expect(grouped([None, 8, 4], [HEADS, other, HEADS]), ((None,), ((0, 1, 2),)))
 
 
 @invariant(6)

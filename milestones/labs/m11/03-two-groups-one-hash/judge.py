@@ -56,6 +56,14 @@ def test_only_the_places_that_are_named():
     expect([pool.is_cached(block) for block in table], [False, True])
 
 
+@invariant(3)
+def test_with_their_salt_they_are_found():
+    pool, chain = BlockPool(8, enable_caching=True), chain_of([5, 6], salt="a")
+    (block,) = pool.get_new_blocks(1)
+    cache_group(pool, chain, [[block]], 0, [0])
+    expect(pool.get_cached_block(chain.block_hash(0), 0, [5, 6], "a"), block)
+
+
 @invariant(4)
 def test_a_place_that_the_window_has_left_is_passed_over():
     pool, chain = BlockPool(8, enable_caching=True), chain_of([5, 6, 7, 8])
@@ -92,6 +100,28 @@ def test_what_the_table_has_stays_as_it_is():
     expect(pool.refs(table[0]), 1)
 
 
+@invariant(5)
+def test_it_may_be_free():
+    pool, chain = BlockPool(8, enable_caching=True), chain_of([5, 6])
+    first, second = pool.get_new_blocks(1), pool.get_new_blocks(1)
+    cache_group(pool, chain, [first], 0, [0])
+    pool.free_blocks(first)
+    cache_group(pool, chain, [second], 0, [0])
+    expect((second == first, pool.refs(first[0]), pool.num_used), (True, 1, 1))
+    expect(first[0] in list(pool.get_all_free_blocks()), False)
+
+
+@invariant(5)
+def test_only_that_groups_table_changes():
+    pool, chain = BlockPool(8, enable_caching=True), chain_of([5, 6])
+    first, second = ([pool.get_new_blocks(1) for _ in range(3)] for _ in range(2))
+    for group in (0, 1, 2):
+        cache_group(pool, chain, first, group, [0])
+    mine = [list(first[0]), list(second[1]), list(second[2])]
+    expect(cache_group(pool, chain, mine, 2, [0]), True)
+    expect(mine, [first[0], second[1], first[2]])
+
+
 @invariant(6)
 def test_it_says_whether_the_table_was_changed():
     pool, chain = BlockPool(8, enable_caching=True), chain_of([5, 6, 7, 8])
@@ -106,3 +136,11 @@ def test_a_change_early_on_is_told_too():
     first, second = pool.get_new_blocks(1), pool.get_new_blocks(2)
     cache_group(pool, chain, [first], 0, [0])
     expect(cache_group(pool, chain, [second], 0, [0, 1]), True)
+
+
+@invariant(6)
+def test_whatever_comes_behind_it():
+    pool, chain = BlockPool(8, enable_caching=True), chain_of([5, 6, 7, 8])
+    first, (own, _) = pool.get_new_blocks(2), pool.get_new_blocks(2)
+    cache_group(pool, chain, [first], 0, [0, 1])
+    expect(cache_group(pool, chain, [[own, first[1]]], 0, [0, 1]), True)  # the second one is right already

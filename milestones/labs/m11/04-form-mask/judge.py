@@ -65,6 +65,21 @@ def test_behind_the_end_nothing_is_read():
     expect((state.matcher.read, state.num_read), ([A], 2))
 
 
+@invariant(2)
+def test_there_may_be_several_ends():
+    for end in (10, END):
+        state = _State([], Matcher())
+        state.catch_up([A, end], frozenset({10, END}))
+        expect((state.ended, state.matcher.read), (True, [A]))
+
+
+@invariant(2)
+def test_the_tokens_stay_as_they_are():
+    tokens = [A, END, 7]
+    _State([], Matcher()).catch_up(tokens, frozenset({END}))
+    expect(tokens, [A, END, 7])
+
+
 @invariant(3)
 def test_an_end_too_early_is_a_token_like_any_other():
     with raises(GrammarError, says="11"):
@@ -81,6 +96,20 @@ def test_an_error_names_the_token_and_its_place():
 def test_a_form_that_has_become_too_complex_is_told_apart():
     with raises(GrammarError, says="must be within bounds"):
         _State([], Matcher("too many items <state>")).catch_up([B], frozenset({END}))
+
+
+@invariant(4)
+def test_the_place_is_that_in_the_whole_text():
+    state = _State([], Matcher())
+    state.catch_up([A, B], frozenset({END}))
+    with raises(GrammarError, says="token 7 at place 2"):
+        state.catch_up([A, B, 7], frozenset({END}))
+
+
+@invariant(4)
+def test_whatever_else_the_matcher_says():
+    with raises(GrammarError, says="token 9 at place 0"):
+        _State([], Matcher("no such item")).catch_up([B], frozenset({END}))
 
 
 @invariant(5)
@@ -113,6 +142,23 @@ def test_behind_the_end_no_token_continues():
     expect(allowed([A, END]), [END])
 
 
+@invariant(5)
+def test_the_next_step_has_a_mask_of_its_own():
+    grammar, tokens = Grammar(Matcher(), Compiler()), []
+    first = grammar.allowed(tokens, [], 12)
+    again = grammar.allowed(tokens, [], 12)
+    tokens.append(A)
+    second = grammar.allowed(tokens, [], 12)
+    expect([np.flatnonzero(mask).tolist() for mask in (first, again, second)], [[A], [A], [B, END]])
+
+
+@invariant(5)
+def test_what_is_ahead_is_not_put_into_the_list():
+    tokens, ahead = [A], [B]
+    Grammar(Matcher(), Compiler()).allowed(tokens, ahead, 12)
+    expect((tokens, ahead), ([A], [B]))
+
+
 @invariant(6)
 def test_a_text_that_is_not_complete_may_not_end():
     expect(allowed([]), [A])
@@ -138,3 +184,11 @@ def test_what_the_mask_says_of_an_end_does_not_count():
             return np.array([1 << A | 1 << END], np.int32)
 
     expect(allowed([], compiler=Loose), [A])
+
+
+@invariant(6)
+def test_all_ends_are_allowed():
+    class Two(Compiler):
+        eos_token_ids = frozenset({10, END})
+
+    expect(allowed([A], compiler=Two), [B, 10, END])

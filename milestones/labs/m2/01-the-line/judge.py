@@ -29,6 +29,14 @@ def test_peek_leaves_the_first_in_line():
 
 
 @invariant(1)
+def test_who_comes_later_may_be_first():
+    queue, _ = line_of({"a": (5, 0)})
+    before = queue.peek().request_id
+    queue.add(request("b"), (0, 1))
+    expect([before, queue.peek().request_id], ["a", "b"])
+
+
+@invariant(1)
 def test_first_come_first_served():
     queue, _ = line_of({"a": (0, 0), "b": (0, 1), "c": (0, 2)})
     expect(served(queue), ["a", "b", "c"])

@@ -20,6 +20,17 @@ def test_who_runs_computes_what_it_lacks():
 
 
 @invariant(1)
+def test_part_of_it_may_be_in_the_cache():
+    scheduler = make_scheduler()
+    seq = running(scheduler, request("a", num_tokens=5))
+    seq.num_computed_tokens = 2
+    output = scheduler.schedule()
+    expect((work(output), seq.num_computed_tokens), ([("a-0", 4)], 2))
+    scheduler.update_from_output(output, [50])
+    expect(seq.num_computed_tokens, 6)
+
+
+@invariant(1)
 def test_only_those_that_run_compute():
     scheduler = make_scheduler()
     a = request("a", n=2)
@@ -125,6 +136,24 @@ def test_a_token_too_many_is_an_error():
         scheduler.update_from_output(output, [50, 51])
 
 
+@invariant(5)
+def test_a_token_too_few_is_an_error():
+    scheduler = make_scheduler()
+    scheduler.add_request(request("a", num_tokens=3))
+    output = scheduler.schedule()
+    with raises(ValueError):
+        scheduler.update_from_output(output, [])
+
+
+@invariant(5)
+def test_tokens_may_come_one_by_one():
+    scheduler = make_scheduler()
+    scheduler.add_request(request("a", num_tokens=3))
+    scheduler.add_request(request("b", num_tokens=3))
+    gained = scheduler.update_from_output(scheduler.schedule(), iter([50, 51]))
+    expect([seq.data.output_token_ids for seq, _ in gained], [[50], [51]])
+
+
 @invariant(6)
 def test_who_comes_to_its_end_is_named_and_not_yet_ended():
     scheduler = make_scheduler()
@@ -134,6 +163,17 @@ def test_who_comes_to_its_end_is_named_and_not_yet_ended():
     gained = scheduler.update_from_output(scheduler.schedule(), [EOS, 50])
     expect([how for _, how in gained], [SequenceStatus.FINISHED_STOPPED, SequenceStatus.FINISHED_LENGTH_CAPPED])
     expect([seq.status for seq, _ in gained], [SequenceStatus.RUNNING, SequenceStatus.RUNNING])
+
+
+@invariant(6)
+def test_they_come_in_the_order_of_the_step():
+    scheduler = make_scheduler()
+    for name in ("b", "c", "a"):
+        scheduler.add_request(request(name, num_tokens=3))
+    output = scheduler.schedule()
+    gained = scheduler.update_from_output(output, [50, 51, 52])
+    expect([seq.seq_id for seq, _ in gained], ["b-0", "c-0", "a-0"])
+    expect(work(output), [("b-0", 3), ("c-0", 3), ("a-0", 3)])  # the step is only read
 
 
 @invariant(7)

@@ -25,10 +25,26 @@ def test_prompt_and_output_stand_in_the_row():
 
 
 @invariant(1)
+def test_all_of_the_output_does():
+    batch = make_batch()
+    batch.add(sequence("a", prompt=[11, 12], output=[13, 14, 15]))
+    expect(batch.token_ids[0, :5].tolist(), [11, 12, 13, 14, 15])
+
+
+@invariant(1)
 def test_the_cache_is_known_to_the_row():
     batch = make_batch()
     batch.add(sequence("a", prompt=[11, 12, 13], output=[14], num_computed=3, slot=5))
     expect((int(batch.num_computed[0]), batch.block_table[0].tolist()), (3, [5]))
+
+
+@invariant(1)
+def test_the_output_may_be_in_the_cache_too():
+    batch = make_batch()
+    seq = sequence("a", prompt=[11, 12], output=[13, 14, 15], num_computed=4, slot=5)
+    batch.add(seq)
+    expect(int(batch.num_computed[0]), 4)
+    expect((seq.num_computed_tokens, seq.block_ids, seq.get_len()), (4, [5], 5))  # the sequence is only read
 
 
 @invariant(2)
@@ -123,6 +139,25 @@ def test_two_steps_in_a_row():
     batch.advance(batch.prepare([a], [1]), np.array([51]))
     expect(batch.token_ids[0, :5].tolist(), [11, 12, 13, 50, 51])
     expect((int(batch.num_tokens[0]), int(batch.num_computed[0])), (5, 4))
+
+
+@invariant(5)
+def test_only_what_was_computed_is_in_the_cache():
+    batch = make_batch()
+    a = sequence("a", prompt=[11, 12, 13])
+    batch.add(a)
+    batch.advance(batch.prepare([a], [2]), np.array([50]))  # two of its three tokens
+    expect((int(batch.num_computed[0]), batch.token_ids[0, :4].tolist()), (2, [11, 12, 13, 50]))
+
+
+@invariant(5)
+def test_the_step_is_only_read():
+    batch = make_batch()
+    a = sequence("a", prompt=[11, 12, 13], output=[14], num_computed=3)
+    batch.add(a)
+    inputs = batch.prepare([a], [1])
+    batch.advance(inputs, np.array([50]))
+    expect((inputs.num_new.tolist(), inputs.rows.tolist()), ([1], [0]))
 
 
 @invariant(6)

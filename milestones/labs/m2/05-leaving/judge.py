@@ -33,6 +33,16 @@ def test_the_sequence_has_ended_and_owns_nothing():
 
 
 @invariant(1)
+def test_what_it_said_and_why_it_ended_stay():
+    a = request("a")
+    scheduler = started(a)
+    seq = a.get_seqs()[0]
+    seq.data.output_token_ids, seq.stop_reason = [50, 51], "END"
+    scheduler.finish(a, seq, STOPPED)
+    expect((seq.data.output_token_ids, seq.stop_reason), ([50, 51], "END"))
+
+
+@invariant(1)
 def test_the_next_step_names_it():
     a, b = request("a"), request("b")
     scheduler = started(a, b)
@@ -63,6 +73,16 @@ def test_who_has_ended_stays_as_it_is():
     expect(scheduler.finished_seq_ids, ["a-0"])
 
 
+@invariant(2)
+def test_however_it_ended():
+    for status in (SequenceStatus.FINISHED_LENGTH_CAPPED, SequenceStatus.FINISHED_IGNORED, ABORTED):
+        a = request("a")
+        scheduler = started(a)
+        scheduler.finish(a, a.get_seqs()[0], status)
+        scheduler.finish(a, a.get_seqs()[0], STOPPED)
+        expect((a.get_seqs()[0].status, scheduler.finished_seq_ids), (status, ["a-0"]))
+
+
 @invariant(3)
 def test_a_request_runs_until_its_last_sequence_ends():
     a = request("a", n=2)
@@ -72,6 +92,14 @@ def test_a_request_runs_until_its_last_sequence_ends():
     expect((scheduler.running == [a], second.status), (True, RUNNING))
     scheduler.finish(a, second, STOPPED)
     expect((scheduler.running, scheduler.has_unfinished_requests()), ([], False))
+
+
+@invariant(3)
+def test_the_others_go_on_running():
+    a, b, c = request("a"), request("b"), request("c")
+    scheduler = started(a, b, c)
+    scheduler.finish(b, b.get_seqs()[0], STOPPED)
+    expect([made.request_id for made in scheduler.running], ["a", "c"])
 
 
 @invariant(3)
@@ -130,3 +158,13 @@ def test_what_had_ended_before_an_abort_keeps_its_status():
     scheduler.finish(a, a.get_seqs()[0], STOPPED)
     scheduler.abort(a)
     expect([seq.status for seq in a.get_seqs()], [STOPPED, ABORTED])
+
+
+@invariant(5)
+def test_nor_is_it_named_again():
+    a = request("a", n=2)
+    scheduler = started(a)
+    scheduler.finish(a, a.get_seqs()[0], STOPPED)
+    scheduler.abort(a)
+    scheduler.abort(a)
+    expect(scheduler.finished_seq_ids, ["a-0", "a-1"])

@@ -21,6 +21,13 @@ def test_num_free_follows():
     expect(pool.num_free, 2)
 
 
+@invariant(1)
+def test_it_follows_each_call_also_one_for_nothing():
+    pool = BlockPool(5)
+    expect([pool.get_new_blocks(2), pool.get_new_blocks(0), pool.get_new_blocks(1)], [[1, 2], [], [3]])
+    expect(pool.num_free, 2)
+
+
 @invariant(2)
 def test_the_neighbour_comes_first():
     pool = BlockPool(6)
@@ -31,6 +38,12 @@ def test_the_neighbour_comes_first():
 def test_without_a_free_neighbour_the_front_of_the_list_is_taken():
     pool = BlockPool(4)
     expect(pool.get_new_blocks(2, after=3), [4, 1])
+
+
+@invariant(2)
+def test_the_next_call_begins_at_the_front_again():
+    pool = BlockPool(6)
+    expect([pool.get_new_blocks(1, after=4), pool.get_new_blocks(1)], [[5], [1]])
 
 
 @invariant(3)
@@ -72,6 +85,14 @@ def test_a_free_block_cannot_be_shared():
         pool.touch([1])
 
 
+@invariant(4)
+def test_the_message_names_the_block():
+    pool = BlockPool(4)
+    pool.get_new_blocks(1)
+    with raises(ValueError, says="block_id 3 is free: no sequence shares it"):
+        pool.touch([1, 3])
+
+
 @invariant(5)
 def test_freed_blocks_go_to_the_end():
     pool = BlockPool(5)
@@ -110,6 +131,14 @@ def test_a_free_block_cannot_be_freed():
         pool.free_blocks([1])
 
 
+@invariant(5)
+def test_so_does_the_message_of_a_block_that_is_free():
+    pool = BlockPool(4)
+    pool.get_new_blocks(1)
+    with raises(ValueError, says="block_id 3 is free already"):
+        pool.free_blocks([1, 3])
+
+
 @invariant(6)
 def test_a_block_counts_as_shared_from_its_second_reference_on():
     pool = BlockPool(4)
@@ -132,6 +161,24 @@ def test_a_block_with_one_reference_left_is_shared_no_more():
     expect(shared, [1, 0, 0])
 
 
+@invariant(6)
+def test_blocks_that_others_take_change_nothing_in_it():
+    pool = BlockPool(3)
+    pool.get_new_blocks(1)
+    pool.touch([1])
+    pool.get_new_blocks(1)
+    expect(pool.num_shared, 1)
+
+
+@invariant(6)
+def test_the_last_block_of_the_pool_counts_too():
+    pool = BlockPool(2)
+    pool.get_new_blocks(2)
+    pool.touch([1, 2])
+    pool.free_blocks([1])
+    expect(pool.num_shared, 1)
+
+
 @invariant(7)
 def test_blocks_that_can_be_walked_once_are_freed():
     pool = BlockPool(4)
@@ -146,3 +193,11 @@ def test_blocks_that_can_be_walked_once_are_shared():
     table = pool.get_new_blocks(2)
     pool.touch(block for block in table)
     expect([pool.refs(1), pool.refs(2)], [2, 2])
+
+
+@invariant(2)
+def test_each_block_is_the_next_one_s_after_though_a_larger_one_was_taken():
+    pool = BlockPool(7)
+    pool.get_new_blocks(7)
+    pool.free_blocks([5, 1, 4, 7, 2])  # 3 and 6 are in use
+    expect(pool.get_new_blocks(4, after=3), [4, 5, 1, 2])

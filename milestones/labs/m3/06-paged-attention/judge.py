@@ -53,12 +53,36 @@ def test_each_sequence_has_its_own_table():
     expect(slots_read(numbered(), tables, lens, 1), [4, 5, 6, 7])
 
 
+@invariant(1)
+def test_blocks_with_a_gap_and_blocks_that_fall():
+    tables = [[3, 5], [5, 4]]
+    expect(slots_read(numbered(), tables, [8, 8], 0), [12, 13, 14, 15, 20, 21, 22, 23])
+    expect(slots_read(numbered(), tables, [8, 8], 1), [20, 21, 22, 23, 16, 17, 18, 19])
+
+
+@invariant(1)
+def test_each_layer_has_its_own_cache():
+    paged, metadata = backend(), step([[3, 5]], [8])
+    layers = [paged._read(cache, metadata, 0)[0, 0, 0, 0].item() for cache in (numbered(), numbered() + 1000)]
+    expect(layers, [12, 1012])
+
+
 @invariant(2)
 def test_what_no_token_has_written_is_cut_off():
     cache = numbered()
     cache[:, 5, 2:], cache[:, 2, 1:] = math.nan, math.nan
     expect(slots_read(cache, [[7, 5]], [6], 0), [28, 29, 30, 31, 20, 21])
     expect(slots_read(cache, [[1, 2]], [5], 0), [4, 5, 6, 7, 8])
+
+
+@invariant(2)
+def test_cache_and_tables_are_only_read():
+    cache, metadata = numbered(), step([[4, 5, 0]], [6])
+    cache[:, 5, 2:] = math.nan
+    before, tables = cache.clone(), [list(blocks) for blocks in metadata.block_ids]
+    backend()._read(cache, metadata, 0)
+    expect_close(cache, before)
+    expect([list(blocks) for blocks in metadata.block_ids], tables)
 
 
 @invariant(3)
@@ -73,6 +97,13 @@ def test_consecutive_blocks_are_a_view_of_the_cache():
 def test_padding_behind_consecutive_blocks_does_not_count():
     cache = numbered()
     read = backend()._read(cache, step([[4, 5, 6, 0]], [11]), 0)
+    expect(read.untyped_storage().data_ptr() == cache.untyped_storage().data_ptr(), True)
+
+
+@invariant(3)
+def test_a_single_block_is_a_view_too():
+    cache = numbered()
+    read = backend()._read(cache, step([[4, 0]], [3]), 0)
     expect(read.untyped_storage().data_ptr() == cache.untyped_storage().data_ptr(), True)
 
 
@@ -119,3 +150,12 @@ def test_the_last_queries_see_all_the_past():
     expect(mask.dtype == torch.bool, True)
     expect(mask.int().tolist(), [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
     expect(tail_mask(3, 3, torch.device("cpu")).int().tolist(), [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+
+
+@invariant(5)
+def test_each_mask_is_made_for_its_length():
+    cpu = torch.device("cpu")
+    masks = [tail_mask(2, seq_len, cpu) for seq_len in (3, 4, 3)]
+    expect(
+        [mask.int().tolist() for mask in masks], [[[1, 1, 0], [1, 1, 1]], [[1, 1, 1, 0], [1] * 4], [[1, 1, 0], [1] * 3]]
+    )

@@ -1,6 +1,7 @@
 import math
+from array import array
 
-from folovllm.sample.beam_search import BeamSearch
+from folovllm.sample.beam_search import BeamSearch, Hypothesis
 from lab_judge import expect, expect_close, invariant, raises
 
 A, B, END = 0, 1, 2
@@ -39,6 +40,15 @@ def test_of_equals_the_first_given_stays_first():
 
 
 @invariant(1)
+def test_each_sum_is_rounded_to_float32():
+    search = BeamSearch(1, frozenset([END]), 8)
+    search.advance([([A], [-0.1])])
+    score = search._ranked([([A], [-0.7])])[0][0]
+    once = array("f", [-0.1])[0]
+    expect(score, array("f", [once - 0.7])[0])
+
+
+@invariant(1)
 def test_there_is_a_row_for_each_live_beam():
     search = BeamSearch(2, frozenset([END]), 8)
     with raises(ValueError):
@@ -74,10 +84,24 @@ def test_only_an_end_among_the_first_counts():
 
 
 @invariant(3)
+def test_there_may_be_several_eos():
+    search = BeamSearch(3, frozenset([A, END]), 8)
+    step = search.advance([([A, B, END], [-0.5, -2.0, -1.0])])
+    expect((survivors(step), [e.hypothesis.stop_token_id for e in step.endings]), ([(0, B)], [A, END]))
+
+
+@invariant(3)
 def test_the_last_token_ends_everybody():
     search = after_one_step(max_new_tokens=2)
     step = search.advance([row(0.4, 0.35, 0.25), row(0.2, 0.1, 0.7)])
     expect((survivors(step), [e.parent for e in step.endings]), ([], [1, 0]))
+
+
+@invariant(3)
+def test_who_ends_by_the_length_has_no_stop_token():
+    search = BeamSearch(2, frozenset([END]), max_new_tokens=1)
+    step = search.advance([([A, END, B], [-0.5, -1.0, -2.0])])
+    expect([e.hypothesis.stop_token_id for e in step.endings], [None, END])
 
 
 @invariant(4)
@@ -94,6 +118,15 @@ def test_of_equals_the_older_one_stays_first():
     search.advance([([A, B, END], [-1.0, -2.0, -1.0])])
     search.advance([([END, A, B], [0.0, -1.0, -2.0]), ([A, B, END], [-1.0, -2.0, -3.0])])
     expect([(h.token_ids, h.score) for h in search.pool], [([END], -1.0), ([A, END], -1.0)])
+
+
+@invariant(4)
+def test_who_finds_no_place_in_the_pool_is_not_kept():
+    search = BeamSearch(1, frozenset([END]), 8, length_penalty=0.0, early_stopping="never")
+    search.advance([([A], [-0.5])])
+    search.pool = [Hypothesis([END], -0.1, -0.1, END)]
+    step = search.advance([([END, A], [-0.5, -0.6])])
+    expect([e.kept for e in step.endings], [False])
 
 
 @invariant(5)
@@ -123,6 +156,22 @@ def test_it_goes_on_while_a_live_beam_is_better_than_the_pool():
     search = after_one_step()
     step = search.advance([row(0.9, 0.05, 0.05), row(0.9, 0.05, 0.05)])
     expect(survivors(step), [(0, A), (1, A)])
+
+
+@invariant(5)
+def test_the_best_of_them_is_asked_at_its_full_length():
+    search = BeamSearch(2, frozenset([END]), 8)
+    search.advance([row(0.5, 0.1, 0.4)])  # the end has log .4 / 1 = -.92
+    step = search.advance([row(0.45, 0.05, 0.5), row(0.1, 0.1, 0.1)])  # log .225 / 2 = -.75 is better
+    expect(survivors(step), [(0, A), (0, B)])
+
+
+@invariant(5)
+def test_the_rows_are_only_read():
+    search = BeamSearch(2, frozenset([END]), 8)
+    rows = [([A, B, END], [-2.0, -1.0, -3.0])]
+    search.advance(rows)
+    expect(rows, [([A, B, END], [-2.0, -1.0, -3.0])])
 
 
 @invariant(5)

@@ -64,6 +64,12 @@ def test_a_group_of_query_heads_reads_its_own_kv_head():
     expect_close(attend(q, k, v, [[3, 1]], [4])[0], plain(q[0], k, v, [3, 1], 4), atol=1e-5)
 
 
+@invariant(2)
+def test_heads_may_lie_further_apart_than_they_are_long():
+    q, k, v = random(1, 4, 5)[..., :3], random(4, 2, 2, 6)[..., :3], random(4, 2, 2, 4)[..., :3]
+    expect_close(attend(q, k, v, [[3, 1]], [4])[0], plain(q[0], k, v, [3, 1], 4), atol=1e-5)
+
+
 @invariant(3)
 def test_each_sequence_has_its_table_and_its_length():
     q, k, v = random(3, 2, 4), random(8, 2, 1, 4), random(8, 2, 1, 5)[..., :4]
@@ -82,6 +88,16 @@ def test_the_order_says_which_sequences_start():
     attend(q, k, v, tables, seq_lens, order=order, out=out)
     expect(out.isnan().all(2).all(1).tolist(), [True, False, False])  # the first one never starts
     expect_close(out[1], plain(q[1], k, v, tables[1], 5), atol=1e-5)
+
+
+@invariant(3)
+def test_all_that_a_sequence_has_follows_the_order():
+    q, k, v = random(3, 2, 4), random(8, 2, 1, 4), random(8, 2, 1, 5)[..., :4]
+    tables, seq_lens = [[1, 2, 0], [5, 3, 7], [4, 0, 0]], [4, 5, 1]
+    order, out = torch.tensor([2, 0, 1], dtype=torch.int32), torch.full((3, 2, 4), float("nan"))
+    attend(q, k, v, tables, seq_lens, order=order, out=out)
+    expected = torch.stack([plain(q[n], k, v, tables[n], seq_lens[n]) for n in range(3)])
+    expect_close(out, expected, atol=1e-5)
 
 
 @invariant(4)
@@ -113,6 +129,26 @@ def test_places_of_heads_and_sequences(monkeypatch):
     first = torch.stack([plain(q[n], k, v, tables[n], (64, 33)[n]) for n in (0, 1)])
     expect_close(parts.partial[:, :, 0], first, atol=1e-5)
     expect(parts.lse[:, :, 1].isnan().tolist(), [[False] * 6, [True] * 6])
+
+
+@invariant(5)
+def test_the_place_is_that_of_the_sequence_in_any_order(monkeypatch):
+    monkeypatch.setattr(module, "_merge", parts := Parts())
+    q, k, v = random(2, 6, 3), random(6, 16, 3, 3), random(6, 16, 3, 3)
+    tables, order = [[0, 1, 2, 3, 4], [5, 4, 3, 2, 1]], torch.tensor([1, 0], dtype=torch.int32)
+    attend(q, k, v, tables, [65, 33], num_splits=2, order=order)
+    first = torch.stack([plain(q[n], k, v, tables[n], (64, 33)[n]) for n in (0, 1)])
+    expect_close(parts.partial[:, :, 0], first, atol=1e-5)
+
+
+@invariant(5)
+def test_a_split_is_not_rounded_and_writes_no_result(monkeypatch):
+    monkeypatch.setattr(module, "_merge", parts := Parts())
+    q, k, v = random(1, 2, 3), random(5, 16, 1, 3), random(5, 16, 1, 4)[..., :3]
+    out = torch.full((1, 2, 3), float("nan"), dtype=torch.bfloat16)
+    attend(q, k, v, [[0, 1, 2, 3, 4]], [65], num_splits=2, out=out)
+    expect_close(parts.partial[0, :, 0], plain(q[0], k, v, [0, 1, 2, 3, 4], 64), atol=1e-5)
+    expect(out.isnan().all().item(), True)
 
 
 @invariant(5)

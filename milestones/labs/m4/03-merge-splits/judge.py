@@ -52,10 +52,30 @@ def test_scores_whose_powers_would_vanish():
     expect_close(out, 30.0, atol=1e-4)
 
 
+@invariant(2)
+def test_far_larger_scores_and_far_smaller_ones():
+    for score in (2000, -2000):
+        out = attend([score - 6] * 64 + [score], [10] * 64 + [50], num_splits=2)
+        expect_close(out, 30.0, atol=1e-2)
+
+
 @invariant(3)
 def test_splits_without_tokens_are_not_read():
     out = attend([0] * 64 + [0], [10] * 64 + [75], num_splits=5)  # three of them have none
     expect_close(out, (64 * 10 + 1 * 75) / 65, atol=1e-4)
+
+
+@invariant(3)
+def test_whatever_lies_there(monkeypatch):
+    monkeypatch.setattr(torch, "empty", lambda *shape, **options: torch.full(shape, 1e30, **options))
+    out = attend([0] * 64 + [0], [10] * 64 + [75], num_splits=5)
+    expect_close(out, (64 * 10 + 1 * 75) / 65, atol=1e-4)
+
+
+@invariant(3)
+def test_nor_do_they_weigh_beside_very_small_scores():
+    out = attend([-2006] * 64 + [-2000], [10] * 64 + [50], num_splits=3)  # the third split has no token
+    expect_close(out, 30.0, atol=1e-2)
 
 
 @invariant(3)
@@ -98,3 +118,12 @@ def test_a_result_goes_where_the_strides_of_out_say():
     table, seq_lens = torch.arange(128, dtype=torch.int32)[None], torch.tensor([128], dtype=torch.int32)
     paged_decode(q, k, v, table, seq_lens, 1.0, num_splits=2, out=wide[:, :, :1])
     expect_close(wide, torch.tensor([[[10.0, 0, 0, 0], [20.0, 0, 0, 0]]]))
+
+
+@invariant(4)
+def test_so_it_does_for_each_sequence():
+    q, k, v = torch.ones(2, 1, 1), torch.zeros(128, 1, 1, 1), torch.full((128, 1, 1, 1), 10.0)
+    wide = torch.zeros(2, 3, 2)  # a sequence's result has room for three heads of two numbers
+    table, seq_lens = torch.arange(128, dtype=torch.int32).expand(2, 128), torch.tensor([128, 70], dtype=torch.int32)
+    paged_decode(q, k, v, table.contiguous(), seq_lens, 1.0, num_splits=2, out=wide[:, :1, :1])
+    expect_close(wide[:, :, 0], torch.tensor([[10.0, 0, 0], [10.0, 0, 0]]))

@@ -20,6 +20,13 @@ def test_a_batch_that_is_too_large_has_none():
     expect(padded_size(9, [1, 2, 4, 8]), None)
 
 
+@invariant(2)
+def test_the_sizes_are_only_read():
+    sizes = [1, 2, 4, 8]
+    found = [padded_size(num_seqs, sizes) for num_seqs in (9, 5, 1)]
+    expect((found, sizes), ([None, 8, 1], [1, 2, 4, 8]))
+
+
 @invariant(3)
 def test_small_sizes_lie_close_together():
     expect(capture_sizes(256)[:7], [1, 2, 4, 8, 16, 24, 32])

@@ -45,7 +45,9 @@ def launch(*requests, tokens=1):
         {"presence_penalty": 0.5},
         {"frequency_penalty": -0.5},
         {"repetition_penalty": 1.2},
+        {"repetition_penalty": 0.8},
         {"use_beam_search": True, "n": 2, "temperature": 0},
+        {"use_beam_search": True, "n": 1, "best_of": 2, "temperature": 0},
         {"extra_args": {"anything": 1}},
     ],
 )
@@ -83,6 +85,14 @@ def test_an_empty_step_and_swapped_requests_wait():
     a, b = running(), running()
     expect(can_run_ahead(scheduler_with(a), launch()), False)
     expect(can_run_ahead(scheduler_with(a, swapped=[b]), launch(a)), False)
+
+
+@invariant(2)
+def test_to_ask_changes_nothing():
+    a, b = running(), running()
+    scheduler = scheduler_with(a, swapped=[b])
+    answers = [can_run_ahead(scheduler, launch(a)) for _ in range(2)]
+    expect((answers, scheduler.swapped == [b], scheduler.running == [a]), ([False, False], True, True))
 
 
 @invariant(3)
@@ -137,6 +147,18 @@ def test_but_not_more_than_a_step_can_compute():
     expect(most_blocks_of_next_step(scheduler_with(a, budget=8), launch(a, tokens=8)), 1 + 2)
 
 
+@invariant(4)
+def test_of_all_sequences_together():
+    a, b = running(prompt=40, computed=0), running(prompt=40, computed=0)
+    expect(most_blocks_of_next_step(scheduler_with(a, b, budget=8), launch(a, tokens=8)), 2 + 2)
+
+
+@invariant(4)
+def test_who_has_no_part_in_the_launched_step_counts_too():
+    a, b, c = running(), running(), running()  # c lacks its token after the step, as before
+    expect(most_blocks_of_next_step(scheduler_with(a, b, c), launch(a, b)), 3 + 1)
+
+
 @invariant(5)
 def test_where_blocks_may_be_short_it_waits():
     a, b = running(), running()
@@ -147,6 +169,21 @@ def test_where_blocks_may_be_short_it_waits():
 def test_just_enough_are_enough():
     a, b = running(), running()
     expect(can_run_ahead(scheduler_with(a, b, free=2), launch(a, b)), True)
+
+
+@invariant(5)
+def test_a_long_rest_needs_more_blocks_than_sequences_may_run():
+    a = running(prompt=40, computed=0)  # 32 tokens are missing after the step: 1 + 8 blocks
+    answers = [can_run_ahead(scheduler_with(a, free=free), launch(a, tokens=8)) for free in (8, 9)]
+    expect(answers, [False, True])
+
+
+@invariant(5)
+def test_so_does_one_that_fills_the_step():
+    a = running(prompt=100, computed=0)  # 64 tokens fill the next step: 1 + 16 blocks
+    step = launch(a, tokens=20)
+    answers = [can_run_ahead(scheduler_with(a, free=free, max_model_len=200), step) for free in (16, 17)]
+    expect(answers, [False, True])
 
 
 def watched(monkeypatch, name):

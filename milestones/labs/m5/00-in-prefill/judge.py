@@ -22,9 +22,27 @@ def test_a_preempted_sequence_computes_its_prompt_again():
     expect(in_prefill(sequence(10, 3, 4)), True)
 
 
+@invariant(1)
+def test_though_it_was_through_before():
+    seq = sequence(10, 3, 12)
+    in_prefill(seq)
+    seq.num_computed_tokens = 4
+    expect((in_prefill(seq), seq.num_computed_tokens), (True, 4))
+
+
+@invariant(1)
+def test_its_last_token_is_one_of_its_tokens():
+    expect(in_prefill(sequence(10, 0, 9)), True)
+
+
 @invariant(2)
 def test_a_decode_lacks_its_last_token():
     expect(in_prefill(sequence(10, 3, 12)), False)
+
+
+@invariant(2)
+def test_what_it_has_said_is_no_prompt_though_it_is_computed_again():
+    expect([in_prefill(sequence(10, 3, computed)) for computed in (10, 11)], [False, False])
 
 
 @invariant(2)

@@ -1,5 +1,6 @@
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.request import SequenceStatus
+from folovllm.request import Request, SequenceStatus
+from folovllm.sampling_params import SamplingParams
 from lab_judge import expect, invariant
 from support import make_scheduler, request, running
 
@@ -38,6 +39,29 @@ def test_each_sibling_holds_its_blocks_once():
     seq = running(scheduler, a, num_computed=8)
     scheduler._fork_siblings(a, seq, rows_left=5, output=output)
     expect([scheduler.kv.pool.refs(block) for block in seq.block_ids], [3, 3])
+
+
+@invariant(1)
+def test_each_sibling_writes_an_output_of_its_own():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=3)
+    seq = running(scheduler, a, num_computed=10)
+    scheduler._fork_siblings(a, seq, rows_left=5, output=output)
+    seq.add_token_id(7)
+    expect([child.get_output_len() for child in a.get_seqs()], [1, 0, 0])
+
+
+@invariant(1)
+def test_forks_are_noted_behind_those_of_others():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    other = request("b", 4, n=2).get_seqs()
+    output.forks.append((other[0], other[1]))
+    a = request("a", 10, n=2)
+    seq = running(scheduler, a, num_computed=8)
+    scheduler.kv.allocate_slots([(seq, 2)])  # this step computes the last two
+    expect(scheduler._fork_siblings(a, seq, rows_left=5, output=output), 1)
+    expect(named(output.forks), [("b-0", "b-1"), ("a-0", "a-1")])
+    expect((seq.num_computed_tokens, output.scheduled_seqs), (8, []))  # a fork computes nothing
 
 
 @invariant(1)
@@ -147,6 +171,28 @@ def test_all_that_run_take_room():
     scheduler._end_prefills(a, [(seq, 2)], output)
     children = [child for _, child in named(output.forks)]
     expect(children, ["a-1", "a-2"])
+
+
+@invariant(5)
+def test_beams_claim_the_rows_of_all_of_them():
+    scheduler, output = make_scheduler(seqs=5), SchedulerOutput()
+    b = Request("b", None, [7] * 4, SamplingParams(best_of=3, use_beam_search=True, temperature=0, max_tokens=32))
+    running(scheduler, b, num_computed=4)  # one of its three
+    a = request("a", 10, n=4)
+    seq = running(scheduler, a, num_computed=8)
+    scheduler._end_prefills(a, [(seq, 2)], output)
+    expect(named(output.forks), [("a-0", "a-1")])
+
+
+@invariant(5)
+def test_who_was_forked_takes_room_too():
+    scheduler, output = make_scheduler(seqs=4), SchedulerOutput()
+    a = request("a", 10, n=5)
+    first, second = running(scheduler, a, num_computed=8), a.get_seqs()[1]
+    scheduler.kv.allocate_slots([(second, 8)])
+    second.num_computed_tokens, second.status = 8, RUNNING
+    scheduler._end_prefills(a, [(first, 2), (second, 2)], output)
+    expect(named(output.forks), [("a-0", "a-2"), ("a-0", "a-3")])
 
 
 @invariant(4)

@@ -62,6 +62,20 @@ def test_no_more_than_is_lacking():
     expect(shares(prefills(a=3, b=20), left=16, prompt_cap=16), {"a": 3, "b": 13})
 
 
+@invariant(3)
+def test_a_group_lacks_what_its_sequences_lack_together():
+    a = request("a", 5, n=2)
+    group = [(seq, num_tokens) for seq, num_tokens in zip(a.get_seqs(), (2, 3), strict=True)]
+    expect(shares([(a, group)], left=16, prompt_cap=16), {"a": 5})
+
+
+@invariant(3)
+def test_prompts_and_groups_are_only_read():
+    given = prefills(a=20, b=20)
+    groups = [group for _, group, _ in share_out(given, 6, 4)]
+    expect((len(given), [named(group) for group in groups]), (2, [[("a-0", 20)], [("b-0", 20)]]))
+
+
 @invariant(4)
 def test_more_of_a_prompt_in_the_step():
     kv, seq, output = in_step(num_tokens=18, given=4)
@@ -109,6 +123,14 @@ def test_what_one_takes_the_next_does_not_have():
 
 
 @invariant(4)
+def test_who_gets_nothing_does_not_stop_the_others():
+    kv, seq, output = in_step(num_tokens=18, given=4)
+    absent, waits = request("b", 9).get_seqs()[0], request("c", 9).get_seqs()[0]
+    absent.status = SequenceStatus.RUNNING
+    expect(named(top_up([(absent, 9), (waits, 9), (seq, 18)], output, kv, left=3)), [("a-0", 7)])
+
+
+@invariant(4)
 def test_tokens_behind_the_prompt_are_no_prompt_tokens():
     kv, seq, output = in_step(num_tokens=4, given=4)
     for token_id in (7, 7, 7):
@@ -134,6 +156,26 @@ def test_without_blocks_it_stays_as_it_is():
     expect(top_up([(seq, 18)], output, kv, left=4), [])
     expect((output.num_scheduled_tokens, output.total_num_scheduled_tokens), ([4], 4))
     expect(output.grown_seqs, [])
+
+
+@invariant(5)
+def test_another_that_needs_no_block_gets_more():
+    kv, seq, output = in_step(num_tokens=18, given=4, num_blocks=2)
+    other = request("b", 9).get_seqs()[0]
+    other.status = SequenceStatus.RUNNING
+    kv.allocate_slots([(other, 1)])
+    output.add(other, 1)
+    top_up([(seq, 18), (other, 9)], output, kv, left=3)
+    expect((output.num_scheduled_tokens, output.grown_seqs), ([4, 4], [other]))
+
+
+@invariant(5)
+def test_those_that_grew_before_stay_noted():
+    kv, seq, output = in_step(num_tokens=18, given=4)
+    other = request("b", 9).get_seqs()[0]
+    output.grown_seqs.append(other)
+    top_up([(seq, 18)], output, kv, left=4)
+    expect(output.grown_seqs, [other, seq])
 
 
 @invariant(6)

@@ -70,6 +70,21 @@ def test_they_are_computed_in_float32():
     expect_close(own, [logprob(hidden[at], PROMPT[at + 1]) for at in range(5)], atol=1e-4)
 
 
+@invariant(1)
+def test_logits_whose_powers_would_overflow():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
+    own = [row.logprobs[0] for row in gathered(gatherer, sequence(PROMPT), hidden + 200)]
+    expect_close(own, [logprob(hidden[at], PROMPT[at + 1]) for at in range(5)], atol=1e-4)
+
+
+@invariant(1)
+def test_hidden_is_only_read():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
+    before, seq = hidden.tolist(), sequence(PROMPT)
+    gathered(gatherer, seq, hidden)
+    expect((hidden.tolist(), seq.num_computed_tokens), (before, 0))
+
+
 @invariant(2)
 def test_a_whole_prompt_has_a_row_less_than_tokens():
     gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
@@ -80,6 +95,14 @@ def test_a_whole_prompt_has_a_row_less_than_tokens():
 def test_a_prompt_of_one_token_has_no_row():
     gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(1)
     expect(gathered(gatherer, sequence([3]), hidden), [])
+
+
+@invariant(2)
+def test_an_output_is_no_prompt():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
+    seq = sequence(PROMPT)
+    seq.add_token_id(2)
+    expect(tokens(gathered(gatherer, seq, hidden)), [1, 4, 1, 5, 9])
 
 
 @invariant(3)

@@ -20,6 +20,11 @@ def test_none_and_all():
     expect([stats(400, 0).prefix_hit_rate, stats(400, 400).prefix_hit_rate], [0.0, 1.0])
 
 
+@invariant(1)
+def test_a_share_is_not_rounded():
+    expect([stats(3, 1).prefix_hit_rate, stats(1, 1).prefix_hit_rate], [1 / 3, 1.0])
+
+
 @invariant(2)
 def test_before_any_prompt():
     expect(stats(queries=0, hits=0).prefix_hit_rate, 0.0)

@@ -37,6 +37,13 @@ def test_a_block_that_begins_in_the_prompt_and_ends_in_the_answer():
     expect(list(chain.tokens(1)), [5, 6, 11, 12])
 
 
+@invariant(1)
+def test_the_lists_stay_as_they_are():
+    data = SequenceData([1, 2, 3, 4, 5], [11, 12, 13])
+    HashChain(data, 4, None, digest=lambda data: data).tokens(1)
+    expect((data.prompt_token_ids, data.output_token_ids), ([1, 2, 3, 4, 5], [11, 12, 13]))
+
+
 @invariant(2)
 def test_the_first_hash_is_over_the_first_tokens():
     chain = bare_chain([1, 2, 3, 4, 5, 6, 7, 8])
@@ -48,6 +55,11 @@ def test_in_front_of_them_stands_the_root():
     chain = HashChain(SequenceData([1, 2, 3, 4]), 4, cache_salt="blue")
     root, ids = sha256(b"saltblue").digest(), pack("=4q", 1, 2, 3, 4)
     expect(chain.block_hash(0).hex()[:8], sha256(root + ids).hexdigest()[:8])
+
+
+@invariant(2)
+def test_a_token_may_be_large():
+    expect(hashed(bare_chain([151643, 1, 2, 3]).block_hash(0)), [151643, 1, 2, 3])
 
 
 @invariant(3)

@@ -7,16 +7,19 @@ from lab_judge import expect, invariant
 
 
 class Shelf:
-    """In the pool's place: {block: all tokens up to its end}, blocks of 4. It notes which blocks are touched."""
+    """In the pool's place: {block: all tokens up to its end}, of 4 tokens each as a rule. It notes the blocks that are
+    touched, and the tokens it is asked for."""
 
-    def __init__(self, contents, cache_salt=None):
-        self.contents, self.cache_salt, self.touched = contents, cache_salt, []
+    def __init__(self, contents, cache_salt=None, size=4):
+        self.size = size
+        self.contents, self.cache_salt, self.touched, self.asked = contents, cache_salt, [], []
 
     def get_cached_block(self, block_hash, parent, token_ids, cache_salt):
+        self.asked.append(list(token_ids))
         for block, tokens in self.contents.items():
-            parents = [b for b, before in self.contents.items() if before == tokens[:-4]] or [0]
+            parents = [b for b, before in self.contents.items() if before == tokens[: -self.size]] or [0]
             salt = b"" if self.cache_salt is None else b"salt" + self.cache_salt.encode()
-            wanted = (salt + array("q", tokens).tobytes(), parents[0], tokens[-4:], self.cache_salt)
+            wanted = (salt + array("q", tokens).tobytes(), parents[0], tokens[-self.size :], self.cache_salt)
             if (block_hash, parent, list(token_ids), cache_salt) == wanted:
                 return block
         return None
@@ -27,7 +30,7 @@ class Shelf:
 
 def take(prompt, shelf, output=(), cache_salt=None):
     """A sequence without blocks, and its manager. Hashes are the bytes of all tokens, as the shelf wants them."""
-    kv = KVCacheManager(num_blocks=9, block_size=4, enable_prefix_caching=True, digest=lambda data: data)
+    kv = KVCacheManager(num_blocks=9, block_size=shelf.size, enable_prefix_caching=True, digest=lambda data: data)
     kv.pool = shelf
     request = Request("r", None, prompt, SamplingParams(), cache_salt=cache_salt)
     request.get_seqs()[0].data.output_token_ids += output
@@ -67,6 +70,13 @@ def test_the_search_ends_where_the_prompts_part():
     expect(seq.block_ids, [4])
 
 
+@invariant(2)
+def test_nothing_behind_it_is_asked_for():
+    shelf = Shelf({4: ONE})
+    take([*THREE, 13], shelf)
+    expect(shelf.asked, [[1, 2, 3, 4], [5, 6, 7, 8]])
+
+
 @invariant(3)
 def test_the_block_of_the_last_token_is_not_taken():
     shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
@@ -86,6 +96,11 @@ def test_a_sequence_that_comes_back_finds_its_answer_too():
     shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
     seq, _ = take(ONE, shelf, output=[*THREE[4:], 13])
     expect(seq.block_ids, [4, 7, 2])
+
+
+@invariant(3)
+def test_neither_is_the_only_block():
+    expect(take(ONE, Shelf({4: ONE}))[0].block_ids, [])
 
 
 @invariant(4)
@@ -114,3 +129,19 @@ def test_where_nothing_is_found_nothing_is_computed():
     shelf = Shelf({})
     seq, kv = take(THREE, shelf)
     expect((seq.block_ids, seq.num_computed_tokens, kv._num_cached[seq]), ([], 0, 0))
+
+
+@invariant(5)
+def test_blocks_of_two_tokens():
+    shelf = Shelf({4: [1, 2], 7: [1, 2, 3, 4]}, size=2)
+    seq, _ = take([1, 2, 3, 4, 5], shelf)
+    expect((seq.block_ids, seq.num_computed_tokens), ([4, 7], 4))
+
+
+@invariant(5)
+def test_other_sequences_keep_their_count():
+    shelf = Shelf({4: ONE, 7: TWO})
+    seq, kv = take([*TWO, 60], shelf)
+    other = Request("s", None, [*ONE, 70], SamplingParams())
+    kv.get_computed_blocks(other, other.get_seqs()[0])
+    expect((kv._num_cached[seq], kv._num_cached[other.get_seqs()[0]]), (2, 1))

@@ -38,6 +38,14 @@ def test_a_block_that_can_be_found_goes_to_the_end():
     expect(free_list(pool), [4, 5, 3])
 
 
+@invariant(1)
+def test_without_caching_all_go_to_the_end():
+    pool = BlockPool(4)
+    pool.get_new_blocks(2)
+    pool.free_blocks([1])
+    expect(free_list(pool), [3, 4, 1])
+
+
 @invariant(2)
 def test_a_neighbour_that_holds_nothing_is_taken():
     pool = BlockPool(6, enable_caching=True)
@@ -60,6 +68,15 @@ def test_a_neighbour_that_can_be_found_is_left_alone():
     pool.free_blocks([3, 2])
     expect((first, table, free_list(pool)), ([1], [2, 3], [4, 5, 3, 2]))
     expect(pool.get_new_blocks(1, after=1), [4])
+
+
+@invariant(2)
+def test_with_no_block_in_front_it_is_the_first_of_the_list():
+    pool = BlockPool(4, enable_caching=True)
+    pool.get_new_blocks(3)
+    pool.free_blocks([1])
+    pool.free_blocks([2])
+    expect((free_list(pool), pool.get_new_blocks(1)), ([2, 1, 4], [2]))
 
 
 @invariant(3)
@@ -90,6 +107,25 @@ def test_the_same_content_may_be_kept_again_elsewhere():
     expect(pool.get_cached_block(b"1", 0, [1, 1, 1, 1], None), 2)
 
 
+@invariant(3)
+def test_the_others_can_still_be_found():
+    pool = BlockPool(3, enable_caching=True)
+    keep(pool, pool.get_new_blocks(3))
+    pool.free_blocks([1, 2, 3])
+    expect(pool.get_new_blocks(1), [1])
+    expect([pool.get_cached_block(b"%d" % n, n - 1, [n] * 4, None) for n in (1, 2, 3)], [None, 2, 3])
+    pool.get_new_blocks(1)
+    expect(pool.num_evicted, 2)
+
+
+@invariant(3)
+def test_the_block_in_front_can_still_be_found():
+    pool = BlockPool(3, enable_caching=True)
+    keep(pool, pool.get_new_blocks(1))
+    expect(pool.get_new_blocks(1, after=1), [2])
+    expect(pool.get_cached_block(b"1", 0, [1, 1, 1, 1], None), 1)
+
+
 @invariant(4)
 def test_a_free_block_that_is_found_leaves_the_free_list():
     pool = BlockPool(4, enable_caching=True)
@@ -113,6 +149,23 @@ def test_a_free_block_that_cannot_be_found_cannot_be_shared():
     pool = BlockPool(4, enable_caching=True)
     with raises(ValueError, says="block_id 1 is free"):
         pool.touch([1])
+
+
+@invariant(4)
+def test_the_only_free_block_may_be_touched():
+    pool = BlockPool(1, enable_caching=True)
+    keep(pool, pool.get_new_blocks(1))
+    pool.free_blocks([1])
+    pool.touch(iter([1]))  # any iterable will do
+    expect((free_list(pool), pool.refs(1), pool.num_free), ([], 1, 0))
+
+
+@invariant(4)
+def test_a_block_of_three_tables_is_shared_once():
+    pool = BlockPool(4, enable_caching=True)
+    keep(pool, pool.get_new_blocks(2))
+    pool.touch([1, 1])
+    expect((pool.refs(1), pool.num_shared), (3, 1))
 
 
 @invariant(5)

@@ -26,6 +26,13 @@ def test_each_group_has_its_own():
     expect_close(scale, torch.tensor([[1.0, 0.1], [10.0, 0.01]]))
 
 
+@invariant(1)
+def test_a_scale_is_float32():
+    for symmetric in (True, False):
+        scale, _ = choose_grid(torch.tensor([EIGHT]), bits=4, symmetric=symmetric)
+        expect(scale.dtype, torch.float32)
+
+
 @invariant(2)
 def test_an_asymmetric_scale_by_hand():
     scale, _ = choose_grid(torch.tensor([[3.0, -0.75, 0.9]]), bits=4, symmetric=False)
@@ -80,6 +87,19 @@ def test_a_group_of_zeros():
         expect(codes.dequantize().tolist(), [[0.0] * 8])
 
 
+@invariant(5)
+def test_a_group_of_zeros_beside_another():
+    for symmetric, other in ((True, 0.5), (False, 3.5 / 15)):
+        scale, _ = choose_grid(torch.tensor([[0.0, 0.0], [3.5, 0.0]]), bits=4, symmetric=symmetric)
+        expect_close(scale, torch.tensor([1.0, other]))
+
+
+@invariant(5)
+def test_small_weights_are_no_zeros():
+    scale, _ = choose_grid(torch.tensor([[7e-6, -1e-6]]), bits=4, symmetric=True)
+    expect_close(scale, torch.tensor([1e-6]), atol=1e-9)
+
+
 @invariant(6)
 def test_the_eight_codes_of_the_note():
     grouped, zero = torch.tensor([EIGHT]), torch.zeros(1, dtype=torch.int8)
@@ -112,3 +132,25 @@ def test_what_is_outside_becomes_the_first_or_the_last_code():
 def test_8_bits_have_a_wider_range():
     grouped, zero = torch.tensor([[130.0, -130.0]]), torch.zeros(1, dtype=torch.int8)
     expect(to_codes(grouped, torch.tensor([1.0]), zero, bits=8).tolist(), [[127, -128]])
+
+
+@invariant(6)
+def test_rows_of_groups():
+    grouped, scale = torch.tensor([[[1.0, 3.0], [1.0, 3.0]]]), torch.tensor([[1.0, 0.5]])
+    codes = to_codes(grouped, scale, torch.tensor([[0, 1]], dtype=torch.int8), bits=4)
+    expect(codes.tolist(), [[[1, 3], [3, 7]]])
+
+
+@invariant(6)
+def test_quotients_are_those_of_float32():
+    grouped, zero = torch.arange(-40, 41)[None] * 0.09, torch.zeros(1, dtype=torch.int8)
+    codes = to_codes(grouped, torch.tensor([0.07]), zero, bits=8)
+    expect(codes[0].tolist(), [round(weight / 0.07) for weight in grouped[0].tolist()])
+
+
+@invariant(6)
+def test_what_is_given_stays_as_it_is():
+    grouped, scale, zero = torch.tensor([[3.0, -4.0]]), torch.tensor([0.5]), torch.tensor([1], dtype=torch.int8)
+    choose_grid(grouped, bits=4, symmetric=True)
+    to_codes(grouped, scale, zero, bits=4)
+    expect([grouped.tolist(), scale.tolist(), zero.tolist()], [[[3.0, -4.0]], [0.5], [1]])

@@ -61,6 +61,13 @@ def test_both_ways_along_each_dimension():
         expect(unpack(pack(numbers, bits=4, dim=dim), bits=4, dim=dim).tolist(), numbers.tolist())
 
 
+@invariant(3)
+def test_what_is_packed_already_stays():
+    first = pack(torch.tensor([[1, 2, 3, 4]]), bits=8, dim=1)
+    pack(torch.tensor([[5, 6, 7, 8]]), bits=8, dim=1)
+    expect(first.tolist(), [[0x04030201]])
+
+
 @invariant(4)
 def test_the_highest_bit():
     numbers = torch.tensor([[15, 5, 10, 2, 8, 12, 7, 11], [0, 0, 0, 0, 0, 0, 0, 8], [15] * 8])
@@ -79,3 +86,9 @@ def test_fewer_than_a_word():
     numbers = torch.tensor([[1], [2]])
     expect(pack(numbers, bits=4, dim=0).tolist(), [[0x21]])
     expect(numbers.tolist(), [[1], [2]])
+
+
+@invariant(5)
+def test_a_word_in_the_middle_is_filled_up():
+    numbers = torch.tensor([[[1, 4], [2, 5], [3, 6]]])
+    expect(pack(numbers, bits=8, dim=1).tolist(), [[[0x00030201, 0x00060504]]])

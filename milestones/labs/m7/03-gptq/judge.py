@@ -98,6 +98,14 @@ def test_the_error_is_that_of_what_the_codes_mean():
     expect(gptq(weight, hessian, grid).values.tolist(), slowly(weight, hessian, grid))
 
 
+@invariant(1)
+def test_among_many_equals_the_first_comes_first():
+    near = torch.arange(40)
+    hessian = 0.8 ** (near[:, None] - near).abs().float()  # all of one size, neighbours alike
+    weight, grid = torch.randn(2, 40, generator=torch.Generator().manual_seed(10)), integers(2, scale=0.4)
+    expect(gptq(weight, hessian, grid).values.tolist(), slowly(weight, hessian, grid))
+
+
 @invariant(4)
 def test_more_columns_than_a_block():
     weight, hessian = torch.randn(2, 160, generator=torch.Generator().manual_seed(3)), alike(160, seed=4)
@@ -110,6 +118,15 @@ def test_three_blocks():
     weight, hessian = torch.randn(2, 264, generator=torch.Generator().manual_seed(5)), alike(264, seed=6)
     grid = integers(2, groups=3, scale=0.5)
     expect(gptq(weight, hessian, grid).values.tolist(), slowly(weight, hessian, grid))
+
+
+@invariant(4)
+def test_the_third_block_is_moved_by_the_first():
+    hessian, weight = torch.eye(300), torch.zeros(1, 300)
+    hessian[0, 299] = hessian[299, 0] = 0.9
+    weight[0, 0] = weight[0, 299] = 0.4  # the one becomes 0, the other 0.4 + 0.9 * 0.4
+    values = gptq(weight, hessian, integers(1)).values[0]
+    expect((values[0].item(), values[299].item()), (0, 1))
 
 
 @invariant(5)

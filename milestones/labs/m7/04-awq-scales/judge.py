@@ -2,7 +2,7 @@ import torch
 
 from folovllm.model_loader.quant_scheme import QuantScheme
 from folovllm.quantize.calibration import Statistics
-from folovllm.quantize.folding import awq_scales
+from folovllm.quantize.folding import SMALLEST, awq_scales
 from lab_judge import expect, expect_close, invariant
 
 W4 = QuantScheme("pack-quantized", 4, 8, True)
@@ -100,6 +100,15 @@ def test_the_grid_has_scales_of_the_dtype_that_is_stored():
     expect_close(awq_scales(weight, seen(x), Alone(), W4, torch.bfloat16).double(), factors, atol=1e-4)
 
 
+@invariant(3)
+def test_inputs_that_rise_and_fall_together():
+    for seed in range(4):
+        x = inputs([1.0, 1.0, 8.0, 1.0, 0.5, 1.0, 20.0, 1.0] * 2, seed)
+        x, weight = x + x.cumsum(1), weights(8, 16, seed + 20)
+        _, factors = min(slowly(weight, x, x.abs().mean(0)), key=lambda found: found[0])
+        expect_close(awq_scales(weight, seen(x), Alone(), W4, torch.float32).double(), factors, atol=1e-4)
+
+
 @invariant(4)
 def test_among_equals_the_lowest_power():
     weight = torch.tensor([[0.0] * 8])  # nothing is rounded, whatever the factors are
@@ -133,3 +142,12 @@ def test_it_counts_as_a_small_one():
     scales = awq_scales(weight, seen(x), Alone(), W4, torch.float32)
     expect_close((scales[0] / scales[1]).log10().item() * 20 % 5, 0.0, atol=1e-3)
     expect(bool(scales[0] > scales[1]), True)
+
+
+@invariant(6)
+def test_the_small_size_is_to_a_power_too():
+    for seed in range(4):
+        x = inputs([1.0, 0.0, 3.0, 1.0, 1.0, 8.0, 1.0, 40.0], seed)
+        weight, sizes = weights(2, 8, seed + 30), x.abs().mean(0).clamp(min=SMALLEST)
+        _, factors = min(slowly(weight, x, sizes), key=lambda found: found[0])
+        expect_close(awq_scales(weight, seen(x), Alone(), W4, torch.float32).double(), factors, atol=1e-3)

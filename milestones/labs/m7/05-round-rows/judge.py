@@ -29,6 +29,13 @@ def test_each_number_gets_its_nearest_code():
     expect(codes.tolist(), [[127.0, 1.0], [127.0, 12.0]])
 
 
+@invariant(2)
+def test_what_is_given_stays_as_it_is():
+    x = torch.tensor([[254.0, -1.2]])
+    round_rows(x)
+    expect(x, torch.tensor([[254.0, -1.2]]))
+
+
 @invariant(3)
 def test_a_row_of_zeros():
     codes, scale = round_rows(torch.tensor([[0.0, 0.0], [1.27, 0.02]]))
@@ -80,3 +87,16 @@ def test_codes_are_widened_in_float32_and_rounded_once():
     x = torch.tensor([[3.0, 3 * 3 / 127, 6 * 3 / 127]], dtype=torch.bfloat16)
     out = QuantizedLinear(ONLINE["w8a8"], "layer").apply(layer_of(torch.eye(3, dtype=torch.bfloat16)), x)
     expect(out, torch.tensor([[127 * 3 / 127, 3 * 3 / 127, 6 * 3 / 127]]).to(torch.bfloat16))
+
+
+@invariant(5)
+def test_each_step_has_scales_of_its_own():
+    layer, scheme = layer_of(torch.eye(2)), QuantizedLinear(ONLINE["w8a8"], "layer")
+    outs = [scheme.apply(layer, x).tolist() for x in (torch.tensor([[127.0, 3.0]]), torch.tensor([[254.0, 4.0]]))]
+    expect(outs, [[[127.0, 3.0]], [[254.0, 4.0]]])
+
+
+@invariant(5)
+def test_weights_of_four_bits_may_have_activations_of_eight():
+    out = QuantizedLinear(ONLINE["w4a8"], "layer").apply(layer_of(torch.eye(2)), torch.tensor([[127.0, 3.4]]))
+    expect_close(out, torch.tensor([[127.0, 3.0]]))

@@ -42,6 +42,14 @@ def test_each_group_has_its_own_zero():
     expect_close(codes.multiply(x), torch.tensor([[42.0, -25.0], [10.0, -7.0]]))
 
 
+@invariant(3)
+def test_one_step_after_the_other():
+    codes, x = codes_of([[3, 5]], [[2.0]], [[3]]), torch.tensor([[20.0, -3.0]])
+    first, second = codes.multiply(x), codes.multiply(torch.tensor([[1.0, 1.0]]))
+    expect([first.tolist(), second.tolist()], [[[-12.0]], [[4.0]]])
+    expect(x.tolist(), [[20.0, -3.0]])
+
+
 @invariant(4)
 def test_a_code_is_255_above_its_zero():
     codes = codes_of([[127, -128, 100]], [[1.0]], [[-128]])

@@ -15,6 +15,11 @@ def test_all_wrong_and_all_right():
     expect([wrong.acceptance_length, right.acceptance_length], [1.0, 5.0])
 
 
+@invariant(1)
+def test_a_length_is_not_rounded():
+    expect(SpecDecodingStats(3, 12, (1, 0, 0, 0)).acceptance_length, 1 + 1 / 3)
+
+
 @invariant(2)
 def test_before_any_draft():
     expect(SpecDecodingStats().acceptance_length, 1.0)

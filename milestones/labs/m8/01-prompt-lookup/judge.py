@@ -11,19 +11,35 @@ def test_what_followed_is_proposed():
 
 
 @invariant(1)
+def test_the_text_may_begin_with_it():
+    expect(find_continuation([4, 7, 4], shortest=1, longest=3, count=1), [7])
+
+
+@invariant(1)
 def test_an_occurrence_may_run_into_the_last_tokens():
     expect(find_continuation([8, 5, 5, 5], shortest=2, longest=2, count=1), [5])
     expect(find_continuation([5, 5], shortest=1, longest=3, count=1), [5])
 
 
 @invariant(1)
-def test_the_text_may_begin_with_it():
-    expect(find_continuation([4, 7, 4], shortest=1, longest=3, count=1), [7])
+def test_a_token_is_not_a_digit():
+    expect(find_continuation([12, 5, 9, 2], shortest=1, longest=1, count=1), [])
 
 
 @invariant(1)
-def test_a_token_is_not_a_digit():
-    expect(find_continuation([12, 5, 9, 2], shortest=1, longest=1, count=1), [])
+def test_a_token_may_be_large():
+    for like in (257, 65537):  # 1, if only its last bits were looked at
+        expect(find_continuation([1, 7, like], shortest=1, longest=1, count=1), [])
+
+
+@invariant(1)
+def test_a_token_is_no_beginning_of_another():
+    expect(find_continuation([57, 8, 5], shortest=1, longest=1, count=1), [])
+
+
+@invariant(1)
+def test_token_0_is_a_token():
+    expect(find_continuation([0, 7, 0], shortest=1, longest=2, count=1), [7])
 
 
 @invariant(2)
@@ -49,6 +65,12 @@ def test_a_shorter_one_will_do():
     expect(find_continuation([3, 70, 80, 9, 3], shortest=1, longest=4, count=2), [70, 80])
 
 
+@invariant(3)
+def test_all_of_the_last_tokens_are_compared():
+    text = [1, 2, 3, 70, 1, 9, 3, 80, 1, 2, 3]  # in "1 9 3" the middle differs
+    expect(find_continuation(text, shortest=1, longest=3, count=1), [70])
+
+
 @invariant(4)
 def test_fewer_than_shortest_say_nothing():
     text = [3, 70, 80, 9, 3]
@@ -68,7 +90,9 @@ def test_nothing_stands_before_the_first_token():
 @invariant(4)
 @pytest.mark.parametrize("text", [[], [1], [1, 2]])
 def test_a_text_that_is_too_short(text):
+    before = list(text)
     expect(find_continuation(text, shortest=1, longest=5, count=2), [])
+    expect(text, before)
 
 
 @invariant(5)

@@ -38,6 +38,11 @@ def test_what_agrees_behind_the_first_difference_does_not_count():
     expect(verify([[7, 3, 9]], draw), [[5]])
 
 
+@invariant(2)
+def test_a_token_may_be_large():
+    expect(verify([[100_000, 5]], lambda places, position: [[int("100000"), 5, 6][position]]), [[100_000, 5, 6]])
+
+
 @invariant(3)
 def test_one_more_behind_a_run_that_was_right():
     says = [7, 3, 4]
@@ -46,6 +51,11 @@ def test_one_more_behind_a_run_that_was_right():
         return [says[position]]
 
     expect(verify([[7, 3]], draw), [[7, 3, 4]])
+
+
+@invariant(3)
+def test_ten_guesses_may_be_right():
+    expect(verify([[7] * 10], lambda places, position: [7]), [[7] * 11])
 
 
 @invariant(4)
@@ -111,3 +121,10 @@ def test_the_guesses_stay_as_they_were():
 
     verify(drafts, draw)
     expect(drafts, [[7, 3], [9]])
+
+
+@invariant(6)
+def test_the_step_before_keeps_what_it_gained():
+    first = verify([[7]], lambda places, position: [7])
+    verify([[8]], lambda places, position: [9])
+    expect(first, [[7, 7]])

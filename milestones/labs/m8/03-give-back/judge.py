@@ -55,8 +55,19 @@ def test_where_nothing_is_behind_the_end_nothing_changes():
     scheduler = make_scheduler(guesses=2, num_blocks=8)
     seq = running(scheduler, "a", 9, num_computed=8)
     after_a_step(scheduler, seq, 1)
+    counts = dict(scheduler.kv._num_cached), scheduler.kv.pool.num_evicted
     scheduler.kv.accept_draft_tokens(seq, 0)
     expect((seq.block_ids, scheduler.kv.pool.num_free), ([1, 2, 3], 5))
+    expect((scheduler.kv._num_cached, scheduler.kv.pool.num_evicted), counts)
+
+
+@invariant(3)
+def test_blocks_of_another_size():
+    scheduler = make_scheduler(guesses=8, num_blocks=8, block_size=8)
+    seq = running(scheduler, "a", 12, num_computed=11)
+    after_a_step(scheduler, seq, 5)  # slots up to 19: three blocks; 17 tokens
+    scheduler.kv.accept_draft_tokens(seq, 4)
+    expect(seq.block_ids, [1, 2, 3])
 
 
 @invariant(4)
@@ -68,3 +79,12 @@ def test_the_last_block_is_freed_first():
     scheduler.kv.accept_draft_tokens(seq, 0)
     free = list(scheduler.kv.pool.get_all_free_blocks())
     expect(free, [4, 5, 6, 3, 2])
+
+
+@invariant(4)
+def test_all_that_are_behind_it_are_freed():
+    scheduler = make_scheduler(guesses=8, num_blocks=16, block_size=1)
+    seq = running(scheduler, "a", 3, num_computed=2)
+    after_a_step(scheduler, seq, 1)  # slots up to 10; 4 tokens
+    scheduler.kv.accept_draft_tokens(seq, 0)
+    expect((seq.block_ids, scheduler.kv.pool.num_free), ([1, 2, 3, 4], 12))

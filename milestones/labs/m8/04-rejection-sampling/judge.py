@@ -89,16 +89,12 @@ def test_what_only_rounding_took_away_is_kept():
     expect((accepted.all().item(), token_ids.unique().tolist()), (True, [0]))
 
 
-@invariant(6)
-def test_a_row_takes_one_number_of_its_generator():
-    kept, refused, beside = (torch.Generator().manual_seed(seed) for seed in (1, 1, 1))
-    target = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    draft = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    accepted, _ = accept_or_replace(target, draft, torch.tensor([0, 0]), [kept, refused])
-    expect(accepted.tolist(), [True, False])
-    torch.rand((), dtype=torch.float64, generator=beside)
-    for generator in (kept, refused):
-        expect(generator.get_state().equal(beside.get_state()), True)
+@invariant(5)
+def test_a_row_like_its_draft_is_kept_beside_another():
+    target, draft = torch.tensor([[0.50, 0.25], [0.0, 1.0]]), torch.tensor([[0.75, 0.25], [1.0, 0.0]])
+    for _ in range(20):
+        accepted, token_ids = accept_or_replace(target, draft, torch.tensor([0, 0]), [None, None])
+        expect((accepted.tolist(), token_ids.tolist()), ([True, False], [0, 1]))
 
 
 @invariant(6)
@@ -113,6 +109,18 @@ def test_a_rows_token_depends_on_its_own_generator_only():
     alone = [token_of(seed, []) for seed in range(40)]
     expect([token_of(seed, [None, torch.Generator().manual_seed(9)]) for seed in range(40)], alone)
     expect(sorted(set(alone)), [1, 2, 3])
+
+
+@invariant(6)
+def test_a_row_takes_one_number_of_its_generator():
+    kept, refused, beside = (torch.Generator().manual_seed(seed) for seed in (1, 1, 1))
+    target = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    draft = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    accepted, _ = accept_or_replace(target, draft, torch.tensor([0, 0]), [kept, refused])
+    expect(accepted.tolist(), [True, False])
+    torch.rand((), dtype=torch.float64, generator=beside)
+    for generator in (kept, refused):
+        expect(generator.get_state().equal(beside.get_state()), True)
 
 
 @invariant(6)
@@ -132,3 +140,19 @@ def test_the_quotient_is_one_of_float64(monkeypatch):
     target, draft = torch.tensor([[0.1, 0.9]]), torch.tensor([[0.3, 0.7]])
     accepted, _ = accept_or_replace(target, draft, torch.tensor([0]), [None])
     expect(accepted.item(), (between < exact).item())
+
+
+@invariant(6)
+def test_a_row_that_is_surely_kept_takes_a_number_too():
+    kept, beside = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    accept_or_replace(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]]), torch.tensor([0]), [kept])
+    torch.rand((), dtype=torch.float64, generator=beside)
+    expect(kept.get_state().equal(beside.get_state()), True)
+
+
+@invariant(5)
+def test_a_small_difference_is_one(monkeypatch):
+    monkeypatch.setattr(rejection, "uniforms", lambda generators, device: torch.full((1, 1), 0.999).double())
+    target, draft = torch.tensor([[0.502, 0.498]]), torch.tensor([[0.5, 0.5]])
+    accepted, token_ids = accept_or_replace(target, draft, torch.tensor([1]), [None])
+    expect((accepted.tolist(), token_ids.tolist()), ([False], [0]))

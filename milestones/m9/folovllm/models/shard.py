@@ -82,13 +82,9 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
     if must is not None:
         raise wrong("tensor_parallel_size", must, world_size)
     return Shard(
-        rank,
-        spec,
-        heads=part(heads, rank, world_size),
-        kv_heads=kv_heads_of(kv_heads, rank, world_size),
-        columns=part(spec.intermediate_size, rank, world_size, unit),
-        tokens=part(spec.vocab_size, rank, world_size),
-    )
+        rank, spec, heads=part(heads, rank, world_size), kv_heads=kv_heads_of(kv_heads, rank, world_size),
+        columns=part(spec.intermediate_size, rank, world_size, unit), tokens=part(spec.vocab_size, rank, world_size),
+    )  # fmt: skip
 
 
 def parallel_ops(ops: LayerOps, shard: Shard, group: GroupCoordinator) -> LayerOps:
@@ -102,13 +98,20 @@ def parallel_ops(ops: LayerOps, shard: Shard, group: GroupCoordinator) -> LayerO
     return ours
 
 
+def share_of(tensor: str, size: int, mine: range, count: int) -> slice:
+    """Of a dimension of `size` numbers the share that `mine` is of a layer's `count` outputs or inputs: a number may
+    hold several of them packed, or be for a group. Raises ValueError, with the name `tensor`: the cut goes through
+    such a number."""
+    if mine.start * size % count or mine.stop * size % count:
+        raise ValueError(f"{tensor} cannot be cut at {mine.start} and {mine.stop} of {count}")
+    return slice(mine.start * size // count, mine.stop * size // count)
+
+
 def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, ...] | None:
     """A rank's part of a checkpoint's tensor: a slice of each dimension. None: it reads nothing of it.
 
-    A dimension may hold its numbers packed, or once for a group of them. So what is cut is the same share of it.
-
     Raises:
-        ValueError: the cut goes through packed numbers, or through a group.
+        ValueError: as share_of().
     """
     layer, kind = name.split(".")[-2:]
     everything, by_inputs = tuple(slice(0, size) for size in shape), layer in ROWS
@@ -121,9 +124,7 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
     size = shape[dim]
     if size == 1 and by_inputs:  # one group for a whole row
         return everything
-    if mine.start * size % count or mine.stop * size % count:
-        raise ValueError(f"{name} {shape} cannot be cut at {mine.start} and {mine.stop} of {count}")
-    cut = slice(mine.start * size // count, mine.stop * size // count)
+    cut = share_of(f"{name} {shape}", size, mine, count)
     return (*everything[:dim], cut, *everything[dim + 1 :])
 
 

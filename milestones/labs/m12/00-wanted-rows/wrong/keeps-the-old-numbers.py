@@ -1,0 +1,3 @@
+class LoRAMapping:
+    def take(self, rows):
+        return LoRAMapping(rows, self.device)

@@ -1,0 +1,83 @@
+"""A decoder whose layers take fewer kernels where few rows are multiplied: product, norm, SwiGLU and residual in one.
+
+    TritonOps     norm  qkv  rotary  attention  o  norm  gate·up  silu_mul  down      4 products, 4 small ones
+    here          ───qkv───  rotary  attention  o  ─────gate·up───────────  down      4 products; rotary for prompts
+
+The residual stream is one tensor, to which o and down add. Layers with experts, with codes, or cut between ranks are
+computed as ever, and so are steps of more rows: with many of them, reading x is what such a product waits for.
+
+vLLM: none; torch.compile fuses some of it (compilation/passes)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from folovllm.layers.kernels.few_rows import TILES, few_rows
+from folovllm.layers.linear import LinearMethod
+from folovllm.layers.norm import RMSNorm
+from folovllm.layers.rotary import Rotary
+from folovllm.layers.triton_ops import TritonOps
+
+# All programs together read x from the L2 cache as often as there are programs. A small weight's way from memory takes
+# less time than launching its kernel, so even 64 rows gain; a large one's leaves room for 16.
+SMALL_BYTES, FEW = 16 << 20, 16
+
+
+def takes_few_rows(dtype: torch.dtype, device: torch.device) -> bool:
+    """Where it was reckoned to be worth it: on a Hopper GPU, whose kernels can ask for weights before their turn."""
+    hopper = device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
+    return hopper and dtype == torch.bfloat16
+
+
+@dataclass
+class FewRowsOps(TritonOps):
+    few_rows: Callable[..., torch.Tensor] | None = few_rows
+    """None: it is left out."""
+    most_rows: int = field(default=0, init=False)
+    """With how many it is taken; known when the weights are there."""
+
+    def process_weights_after_loading(self, model: nn.Module) -> None:
+        super().process_weights_after_loading(model)
+        decoder: Any = model.get_submodule("model")
+        self.most_rows = 0 if self.few_rows is None else min(map(_most_rows, decoder.layers))
+        for rows in TILES:  # a first prompt of so many tokens is not to wait for a compiler
+            if rows <= self.most_rows:
+                layer, x = decoder.layers[0], decoder.norm.weight.new_zeros(rows, len(decoder.norm.weight))
+                self._multiply(layer.self_attn.qkv_proj, x, norm=layer.input_layernorm)
+                heads = x.new_zeros(rows, layer.self_attn.o_proj.in_features)
+                self._mlp(layer, self._multiply(layer.self_attn.o_proj, heads, add_to=x))
+
+    def run_layers(
+        self, layers: Iterable[Any], norm: RMSNorm, x: torch.Tensor, rotary: Rotary, metadata: Any
+    ) -> torch.Tensor:
+        if len(x) > self.most_rows:
+            return super().run_layers(layers, norm, x, rotary, metadata)
+        for layer in layers:
+            qkv = self._multiply(layer.self_attn.qkv_proj, x, norm=layer.input_layernorm)
+            heads = self.attend(layer.self_attn, qkv, rotary, metadata)
+            x = self._mlp(layer, self._multiply(layer.self_attn.o_proj, heads, add_to=x))
+        return norm(x, None)[0]
+
+    def _mlp(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
+        middle = self._multiply(layer.mlp.gate_up_proj, x, norm=layer.post_attention_layernorm, gated=True)
+        return self._multiply(layer.mlp.down_proj, middle, add_to=x)
+
+    def _multiply(self, product: Any, x: torch.Tensor, **around: Any) -> torch.Tensor:
+        assert self.few_rows is not None
+        return self.few_rows(x, product.weight, product.bias, **around)
+
+
+def _most_rows(layer: Any) -> int:
+    """0: it has other products than a matrix as the checkpoint has it."""
+    if not hasattr(layer.mlp, "gate_up_proj"):
+        return 0
+    products = layer.self_attn.qkv_proj, layer.self_attn.o_proj, layer.mlp.gate_up_proj, layer.mlp.down_proj
+    if any(type(product.method) is not LinearMethod or product.in_features % 8 for product in products):
+        return 0
+    return TILES[-1] if all(product.weight.nbytes <= SMALL_BYTES for product in products) else FEW
