@@ -193,8 +193,13 @@ def fault_no_weights_in_one_call(patch: pytest.MonkeyPatch) -> None:
 
 
 def fault_swapped_experts_in_one_call(patch: pytest.MonkeyPatch) -> None:
-    """Each has two products, each product a weight and a bias."""
-    fault_in_the_table(patch, lambda _, products: products.__setitem__(slice(0, 8), [*products[4:8], *products[0:4]]))
+    """Each has as many addresses in the table."""
+
+    def swap(found: Any, products: Any) -> None:
+        each = len(products) // found.count
+        products[: 2 * each] = [*products[each : 2 * each], *products[:each]]
+
+    fault_in_the_table(patch, swap)
 
 
 def fault_one_expert_fewer_in_one_call(patch: pytest.MonkeyPatch) -> None:
