@@ -9,7 +9,7 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
         return tuple(cuts)
     mine, count = shard.cut(layer)
     dim = 0
-    if len(shape) == 2 and rows != (kind in TURNED):
+    if len(shape) > 1 and rows != (kind in TURNED):
         dim = 1
     size = shape[dim]
     if rows and size == 1:
