@@ -60,7 +60,7 @@ class GGUFFile:
         try:
             from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
         except ImportError:
-            raise ModelLoadError(f"{path} is read by the package gguf: pip install 'folovllm[gguf]'") from None
+            raise ModelLoadError(f"{path} is read by the package gguf: pip install gguf") from None
         self.path, self.at = path, 4
         try:
             with path.open("rb") as file:

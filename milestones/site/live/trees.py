@@ -71,7 +71,11 @@ def _judged(folder: Path) -> list[str]:
 def _brought(folder: Path) -> dict[str, bytes]:
     """The file that an open task brings."""
     own = folder / OWN
-    return {tomllib.loads((folder / "exercise.toml").read_text())["file"]: own.read_bytes()} if own.is_file() else {}
+    return (
+        {tomllib.loads((folder / "exercise.toml").read_text(encoding="utf-8"))["file"]: own.read_bytes()}
+        if own.is_file()
+        else {}
+    )
 
 
 def _zip(files: dict[str, bytes]) -> bytes:
