@@ -14,7 +14,6 @@ from typing import Any
 
 from folovllm.bench import serve
 from folovllm.bench.arrivals import Arrivals
-from folovllm.bench.http_client import HttpServer
 from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.options import add_common, add_model, source
 from folovllm.bench.report import Report
@@ -23,7 +22,7 @@ from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import BenchModel
 from folovllm.engine.async_llm import AsyncLLM
 from folovllm.engine.builder.defaults import LAYERS
-from folovllm.entrypoints.cli.parser import add_engine_arguments
+from folovllm.entrypoints.cli.parser import add_engine_arguments, needing
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.presets import PRESETS, preset_of
 
@@ -94,6 +93,8 @@ def run(args: argparse.Namespace) -> Report:
         engines = [name for name, value in given.items() if name != "seed" and value != HERE.get(name, HERE)]
         for name in looks + engines:
             raise ValueError(f"{name} must not be given with base_url: the engine is the server's at {args.base_url}")
+        with needing("serve", "`bench serve-load --base-url`"):
+            from folovllm.bench.http_client import HttpServer
         args.neighbours = None
         return serve.measured(args, HttpServer(args.base_url, args.api_key), *load)
     if args.dataset_path is not None and args.model is None:
