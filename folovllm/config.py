@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from folovllm.kv_cache_groups import KVCacheGroups
+from folovllm.lora.config import LoRAConfig
 from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.checks import (
     MAX_SEED,
@@ -208,23 +209,6 @@ class ParallelConfig:
 
 
 @dataclass
-class LoRAConfig:
-    """Whether requests may name adapters, and how many there may be at a time.
-
-    enable_lora: let requests be answered by adapters
-    max_loras: most different ones in a step
-    max_lora_rank: most that a matrix of an adapter may have
-    """
-
-    enable_lora: bool = False
-    max_loras: int = 1
-    max_lora_rank: int = 16
-
-    def __post_init__(self) -> None:
-        check_types(self)
-
-
-@dataclass
 class EngineConfig:
     """All of it. `max_model_len` is one number: given in either layer, it holds in both. `kv_cache_groups` is for the
     engine to say: what follows from the windows of the model's layers."""
@@ -284,12 +268,9 @@ class EngineConfig:
 
 
 _LAYERS: dict[str, type[Any]] = {
-    "model_config": ModelConfig,
-    "cache_config": CacheConfig,
-    "scheduler_config": SchedulerConfig,
-    "parallel_config": ParallelConfig,
-    "lora_config": LoRAConfig,
-}
+    "model_config": ModelConfig, "cache_config": CacheConfig, "scheduler_config": SchedulerConfig,
+    "parallel_config": ParallelConfig, "lora_config": LoRAConfig,
+}  # fmt: skip
 # Reversed, so that the first layer wins: max_model_len is the model's, and copied down.
 _FIELD_LAYER = {f.name: layer for layer in reversed(_LAYERS) for f in fields(_LAYERS[layer])}
 

@@ -272,9 +272,8 @@ class Request:
     def make_seqs(self) -> None:
         """All that are run, which wait. The prompt never changes, so that all of them have the same list of it."""
         for index in range(self.sampling_params.best_of):
-            data = SequenceData(self.prompt_token_ids)
-            seq = Sequence(f"{self.request_id}-{index}", self.request_id, data, self.sampling_params, lora=self.lora)
-            self.add_seq(seq)
+            seq_id, data = f"{self.request_id}-{index}", SequenceData(self.prompt_token_ids)
+            self.add_seq(Sequence(seq_id, self.request_id, data, self.sampling_params, lora=self.lora))
 
     def add_seq(self, seq: Sequence) -> None:
         """Make `seq` the newest of the sequences, to be found by its id."""

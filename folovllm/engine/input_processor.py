@@ -71,11 +71,7 @@ class InputProcessor:
     """
 
     def __init__(
-        self,
-        tokenizer: Any | None,
-        vocab_size: int,
-        config: EngineConfig,
-        grammars: GrammarCompiler | None = None,
+        self, tokenizer: Any | None, vocab_size: int, config: EngineConfig, grammars: GrammarCompiler | None = None
     ) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
         self.max_model_len, self.config = config.model_config.max_model_len, config
@@ -93,8 +89,7 @@ class InputProcessor:
         self, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int = 0, key: int | str = "",
         lora_request: LoRARequest | None = None,
     ) -> Request:  # fmt: skip
-        """Raises ValueError: priority without that policy; see LoRALoader.load; and as check, unless the prompt has
-        been checked."""
+        """Raises ValueError: priority without that policy; as LoRALoader.load; as check, unless that has been done."""
         check_int("priority", priority)
         if priority != 0 and self.config.scheduler_config.policy != "priority":
             raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")

@@ -165,7 +165,6 @@ class InputBatch:
         and write slot 0, in the null block, which no sequence uses.
 
         shape: of the CUDA graph that replays a step with prompts, for which the arrays are packed once more.
-
         lora_slots: of each sequence's adapter, -1: none; None: no sequence has one.
         """
         rows, num_new = self._rows_of(seqs), np.array(num_scheduled_tokens)

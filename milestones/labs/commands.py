@@ -55,12 +55,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _in_lab(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-    run: Callable[[Path, argparse.Namespace], int],
-    help: str,
-    *,
-    name: bool = True,
-) -> argparse.ArgumentParser:
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], run: Callable[[Path, argparse.Namespace], int],
+    help: str, *, name: bool = True,
+) -> argparse.ArgumentParser:  # fmt: skip
     command = commands.add_parser(run.__name__.removeprefix("run_"), help=help)
     command.set_defaults(run=run)
     if name:

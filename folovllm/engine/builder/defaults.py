@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from folovllm.config import CacheConfig, EngineConfig, LoRAConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from folovllm.config import CacheConfig, EngineConfig, ModelConfig, ParallelConfig, SchedulerConfig
+from folovllm.lora.config import LoRAConfig
 from folovllm.model_loader.hub import hub_folder
 from folovllm.utils.logging import init_logger
 from folovllm.vllm_names import arguments, check_argument

@@ -125,12 +125,8 @@ class ServingEngine:
         adapter = self.adapters.get(name)
         if name is not None and name not in self.options.names and adapter is None:
             adapters = "".join(f", or its adapter {each!r}" for each in self.adapters.requests)
-            raise APIError(
-                404,
-                f"model must be {self.model_name!r}, the one that is served{adapters}, got {name!r}",
-                param="model",
-                code="model_not_found",
-            )
+            said = f"model must be {self.model_name!r}, the one that is served{adapters}, got {name!r}"
+            raise APIError(404, said, param="model", code="model_not_found")
         return adapter
 
     def answers_as(self, work: ServeContext) -> str:
@@ -138,15 +134,9 @@ class ServingEngine:
         return self.model_name if work.lora_request is None else work.lora_request.lora_name
 
     def work(
-        self,
-        prompts: Iterable[dict[str, Any]],
-        params: SamplingParams,
-        body: Sampling,
-        key: str,
-        check: Check,
-        form_of: str | None = None,
-        thinks: reasoning.Thinks = "no",
-    ) -> ServeContext:
+        self, prompts: Iterable[dict[str, Any]], params: SamplingParams, body: Sampling, key: str, check: Check,
+        form_of: str | None = None, thinks: reasoning.Thinks = "no",
+    ) -> ServeContext:  # fmt: skip
         """Check all of it against the engine, tokens and grammars included; the first prompt that is wrong ends it.
 
         form_of: the field that params.structured_outputs come from, where it is none of that name.
