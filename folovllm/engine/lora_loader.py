@@ -31,9 +31,7 @@ class LoRALoader:
         if not isinstance(request, LoRARequest):
             raise wrong("lora_request", "be a LoRARequest or None", request)
         if not self.config.lora_config.enable_lora:
-            raise ValueError(
-                f"lora_request must be None, got {request.lora_name!r}: make the engine with enable_lora=True"
-            )
+            raise wrong("lora_request", "be None in an engine without enable_lora=True", request.lora_name)
         found = self._read.get(request)
         if found is None:
             found = self._read[request] = read_adapter(request, self._modules, self.config.lora_config.max_lora_rank)

@@ -1,7 +1,4 @@
-"""LoRAConfig: whether requests may name adapters, and how many there may be at a time.
-
-vLLM: config/lora.py
-"""
+"""LoRAConfig: the engine's limits for adapters. vLLM: config/lora.py"""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_an_adapter_is_kept_while_someone_has_it_and_read_again_later(choir: Cho
 
 def test_without_enable_lora_a_request_for_one_is_refused(choir: Choir) -> None:
     engine = lora_engine(choir.folder, enable_lora=False)
-    with pytest.raises(ValueError, match="lora_request must be None, got 'few': make the engine with enable_lora=True"):
+    with pytest.raises(ValueError, match="lora_request must be None in an engine without enable_lora=True, got .few."):
         engine.add_request("r", [1], lora_request=choir.requests["few"])
     with pytest.raises(ValueError, match="lora_request must be a LoRARequest or None, got 'few'"):
         engine.add_request("r", [1], lora_request="few")  # type: ignore[arg-type]
