@@ -11,7 +11,8 @@ from typing import Literal
 
 from folovllm.utils.checks import check_choice, check_int, check_str, did_you_mean, wrong
 
-_METHODS = ("ngram", "ngram_table", "draft_model")
+HEADS = ("eagle", "mtp")
+_METHODS = ("ngram", "ngram_table", "draft_model", *HEADS)
 
 
 @dataclass
@@ -20,15 +21,16 @@ class SpeculativeConfig:
 
     `method` "ngram" searches the last tokens in the request's text: at most `prompt_lookup_max` of them, at least
     `prompt_lookup_min`; 4 and 2 where they are not given. "ngram_table" looks them up in a table that was made of a
-    corpus, and "draft_model" asks a smaller model; `model` is the file of the one, and the folder of the other, which
-    may be left out for the embedded model.
+    corpus, and "draft_model" asks a smaller model; "eagle" asks a head that reads the model's hidden states, and "mtp"
+    the one that the model's own files have. `model` is the file of the table, and the folder of a draft model or a
+    head, which may be left out for the embedded model.
     At most `num_speculative_tokens` are guessed a step, and fewer where checking more would cost time.
     `rejection_sample_method` "strict" draws as without drafts and keeps a draft token that is what was drawn;
     "probabilistic" lets a draft model draw its tokens, and keeps each with a probability that leaves the
     distribution as it was; requests that are greedy or have a seed are checked as by "strict".
     """
 
-    method: Literal["ngram", "ngram_table", "draft_model"]
+    method: Literal["ngram", "ngram_table", "draft_model", "eagle", "mtp"]
     num_speculative_tokens: int
     prompt_lookup_max: int | None = None
     prompt_lookup_min: int | None = None
@@ -51,8 +53,8 @@ class SpeculativeConfig:
                 f"got 'probabilistic'"
             )
         if self.model is not None:
-            if self.method == "ngram":
-                raise wrong("model", "be None with method 'ngram', which needs none", self.model)
+            if self.method in ("ngram", "mtp"):
+                raise wrong("model", f"be None with method {self.method!r}, which needs none", self.model)
             self.model = os.fspath(self.model) if isinstance(self.model, os.PathLike) else self.model
             check_str("model", self.model)
 

@@ -1,18 +1,25 @@
 // A small decoder's greedy run in one call: each token is the likeliest one after the tokens before it.
 //
-//     token ─ embed ─ layers (decoder.cpp) ─ norm ─ head ─ largest logit ─▶ the next token
-//       ▲                                                                        │
-//       └────────────────────────────────────────────────────────────────────────┘
+//     token ─ embed ─ layers (decoder.cpp) ─ norm ─ LM head ─ largest logit ─▶ the next token
+//       ▲                                                                            │
+//       └────────────────────────────────────────────────────────────────────────────┘
+//
+// A head that reads the target (spec_decode/eagle.py) has a hidden state before each token: the target's, then its own.
+//
+//     hidden state before ─ norm ─┐
+//     token ─ embed ─ norm ───────┴─ fc ─ layers ─ norm ─┬─ LM head ─ largest logit ─▶ the next token
+//                                                        └──────────────────────────▶ the hidden state before it
 //
 // A forward of one layer takes ten microseconds. Called one by one from Python, it would take ten times as long.
 //
-// Some tokens of a sequence may be known that have no keys yet. They come first, and all sequences come to their last
-// known token in the same forward, [most_known - 1]. From there on each forward guesses.
+// The first forward has all tokens that are known and have no keys yet: each is a query of its own with a length of its
+// own. From there on each forward has one token of each sequence.
 //
 // vLLM: none, each forward of a draft model is launched from Python (v1/spec_decode/llm_base_proposer.py)
 
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "kernels.h"
@@ -21,15 +28,16 @@
 struct Run {
     const Shape *shape;
     const Layer *layers;
-    const void *decoder, *head;                   // functions: of all layers, and of the last product
-    const void *embedding, *head_weight;          // [vocab, hidden], and packed
-    const float *norm, *cos_sin;                  // cos_sin [positions, 2, head_size / 2]
-    int64_t num_layers, vocab, scratch;           // scratch: numbers of a token
-    int64_t num_seqs, most_known, most, max_blocks;
-    const int64_t *known, *starts, *counts;       // [num_seqs]: known tokens, position of the first one, guesses
-    const int64_t *tokens;                        // [num_seqs, most_known]
-    const int32_t *tables;                        // [num_seqs, max_blocks]
-    int64_t *guesses;                             // [num_seqs, most]
+    const void *decoder, *lm_head, *fc;                // functions: of all layers, of the last product, and fc's
+    const void *embedding, *lm_weight, *fc_weight;     // [vocab, hidden], and packed
+    const float *norm, *cos_sin;                       // cos_sin [positions, 2, head_size / 2]
+    const float *hidden_norm, *token_norm;             // of a head
+    const char *before;                                // [num_known, hidden] numbers; null: no head
+    int64_t num_layers, vocab, scratch;                // scratch: numbers of a token
+    int64_t num_seqs, num_known, most, max_blocks;     // num_known: tokens of all sequences
+    const int64_t *tokens, *known, *starts, *counts;   // [num_known]; [num_seqs]: how many, from which position; guesses
+    const int32_t *tables;                             // [num_seqs, max_blocks]
+    int64_t *guesses;                                  // [num_seqs, most]
 };
 
 namespace {
@@ -52,46 +60,63 @@ int64_t largest(const T *x, int64_t size) {
 template <typename T, typename E>
 void guess(const Run &r) {
     const Shape &s = *r.shape;
-    const int64_t hidden = s.hidden, half = s.head_size / 2, n = r.num_seqs;
+    const int64_t hidden = s.hidden, half = s.head_size / 2, most_rows = r.num_known;
+    using Product = void (*)(const T *, const void *, const float *, T *, int64_t, int64_t, int64_t);
     const auto decoder = (void (*)(const Shape *, const Step *, const Layer *, int64_t, int64_t, int64_t, const float *,
                                    T *, T *, T *))r.decoder;
-    const auto head = (void (*)(const T *, const void *, const float *, T *, int64_t, int64_t, int64_t))r.head;
-    std::vector<T> x(n * hidden), out(n * hidden), scratch(n * r.scratch);
-    const std::unique_ptr<T[]> logits(new T[n * r.vocab]);  // not cleared
-    std::vector<float> cos(n * s.head_size), sin(n * s.head_size);
-    std::vector<int64_t> slots(n), queries(n), seqs(n);
-    std::vector<int32_t> lens(n);
-    for (int64_t forward = 0; forward < r.most_known + r.most - 1; forward++) {
-        int64_t rows = 0;
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t done = forward - (r.most_known - r.known[i]), guessed = done - r.known[i];
-            if (done < 0 || guessed + 1 >= r.counts[i]) continue;
-            const int64_t token = guessed < 0 ? r.tokens[i * r.most_known + done] : r.guesses[i * r.most + guessed];
-            const int64_t position = r.starts[i] + done;
+    const auto normed = [&](const T *x, const float *weight, T *out) {
+        if constexpr (sizeof(T) == sizeof(float))
+            add_rms_norm_float32(x, nullptr, weight, out, 1, hidden, s.eps);
+        else
+            add_rms_norm_bfloat16(x, nullptr, weight, out, 1, hidden, s.eps);
+    };
+    std::vector<T> x(most_rows * hidden), out(most_rows * hidden), scratch(most_rows * r.scratch);
+    std::vector<T> pairs(r.before ? most_rows * 2 * hidden : 0), last(r.num_seqs * hidden);
+    const std::unique_ptr<T[]> logits(new T[r.num_seqs * r.vocab]);  // not cleared
+    std::vector<float> cos(most_rows * s.head_size), sin(most_rows * s.head_size);
+    std::vector<int64_t> slots(most_rows), numbers(most_rows), at(r.num_seqs);  // at: of each sequence, its row
+    std::vector<int32_t> lens(most_rows), tables(most_rows * r.max_blocks);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    for (int64_t place = 0; place < r.most; place++) {
+        int64_t rows = 0, going = 0;
+        const auto add = [&](int64_t i, int64_t token, int64_t position, const T *before) {
             const E *embedded = (const E *)r.embedding + token * hidden;
-            if constexpr (sizeof(T) == sizeof(E))
-                memcpy(&x[rows * hidden], embedded, hidden * sizeof(T));
-            else
-                for (int64_t j = 0; j < hidden; j++) x[rows * hidden + j] = get(embedded + j);
+            for (int64_t j = 0; j < hidden; j++) put(&x[rows * hidden + j], get(embedded + j));
+            if (r.before) {
+                normed(before, r.hidden_norm, &pairs[rows * 2 * hidden]);
+                normed(&x[rows * hidden], r.token_norm, &pairs[rows * 2 * hidden + hidden]);
+            }
             const float *angles = r.cos_sin + position * 2 * half;
             for (int64_t j = 0; j < half; j++) {
                 float *c = &cos[rows * s.head_size + j], *d = &sin[rows * s.head_size + j];
                 c[0] = c[half] = angles[j];
                 d[0] = -(d[half] = angles[half + j]);
             }
-            slots[rows] = r.tables[i * r.max_blocks + position / s.block_size] * s.block_size + position % s.block_size;
-            lens[i] = position + 1;
-            queries[rows] = rows;
-            seqs[rows++] = i;
+            const int32_t *table = r.tables + i * r.max_blocks;
+            memcpy(&tables[rows * r.max_blocks], table, r.max_blocks * sizeof(int32_t));
+            slots[rows] = table[position / s.block_size] * s.block_size + position % s.block_size;
+            lens[rows++] = position + 1;
+        };
+        for (int64_t i = 0, first = 0; i < r.num_seqs; first += r.known[i++]) {
+            if (place >= r.counts[i]) continue;
+            for (int64_t j = first; place == 0 && j < first + r.known[i]; j++)
+                add(i, r.tokens[j], r.starts[i] + j - first, (const T *)(r.before + (r.before ? j * hidden * sizeof(T) : 0)));
+            if (place)
+                add(i, r.guesses[i * r.most + place - 1], r.starts[i] + r.known[i] + place - 1, &last[at[i] * hidden]);
+            at[i] = rows - 1;
         }
-        const Step step = {rows, rows, 0, r.max_blocks, 0, cos.data(), sin.data(), slots.data(), queries.data(),
-                           seqs.data(), nullptr, nullptr, lens.data(), r.tables, nullptr};
+        if (r.before) ((Product)r.fc)(pairs.data(), r.fc_weight, nullptr, x.data(), rows, 2 * hidden, hidden);
+        const Step step = {rows, rows, 0, r.max_blocks, 0, cos.data(), sin.data(), slots.data(), numbers.data(),
+                           numbers.data(), nullptr, nullptr, lens.data(), tables.data(), nullptr};
         decoder(&s, &step, r.layers, 0, r.num_layers, r.num_layers, r.norm, x.data(), scratch.data(), out.data());
-        const int64_t place = forward - (r.most_known - 1);
-        if (place < 0) continue;
-        head(out.data(), r.head_weight, nullptr, logits.get(), rows, hidden, r.vocab);
-        for (int64_t row = 0; row < rows; row++)
-            r.guesses[seqs[row] * r.most + place] = largest(&logits[row * r.vocab], r.vocab);
+        for (int64_t i = 0; i < r.num_seqs; i++) {
+            if (place >= r.counts[i]) continue;
+            memcpy(&last[going * hidden], &out[at[i] * hidden], hidden * sizeof(T));
+            at[i] = going++;
+        }
+        ((Product)r.lm_head)(last.data(), r.lm_weight, nullptr, logits.get(), going, hidden, r.vocab);
+        for (int64_t i = 0; i < r.num_seqs; i++)
+            if (place < r.counts[i]) r.guesses[i * r.most + place] = largest(&logits[at[i] * r.vocab], r.vocab);
     }
 }
 

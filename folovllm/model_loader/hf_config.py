@@ -20,6 +20,8 @@ from folovllm.utils.logging import init_logger
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+KNOWN_AS = {"mimo": "qwen2"}
+
 
 def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
     """The model's config.json, as transformers reads it.
@@ -41,7 +43,7 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
                 written["tie_word_embeddings"] = False  # the head has codes, and the embedding rows to look up
             hf_config = AutoConfig.for_model(**written)
         else:
-            hf_config = AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)
+            hf_config = read_config(path, trust_remote_code=model_config.trust_remote_code)
         if overrides := model_config.hf_overrides:
             for name in overrides.keys() - (written or {}).keys():
                 if not hasattr(hf_config, name):
@@ -54,6 +56,16 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
             read_scheme(settings)
             hf_config.quantization_config = settings
     return hf_config  # type: ignore[no-any-return]
+
+
+def read_config(path: str, *, trust_remote_code: bool) -> PreTrainedConfig:
+    """config.json by transformers' class for it. Of a model_type that transformers lacks, by that of KNOWN_AS."""
+    from transformers import AutoConfig, PreTrainedConfig
+
+    written, _ = PreTrainedConfig.get_config_dict(path)
+    if (known_as := KNOWN_AS.get(written.get("model_type", ""))) is None:
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)  # type: ignore[no-any-return]
+    return AutoConfig.for_model(**{**written, "model_type": known_as})  # type: ignore[no-any-return]
 
 
 def _old_settings(model_config: ModelConfig, path: str) -> dict[str, Any] | None:

@@ -179,9 +179,10 @@ def _by_our_names(model: DecoderForCausalLM, wanted: Shapes, found: dict[str, Te
 
 
 def _why_a_stranger(model: DecoderForCausalLM, name: str, info: TensorInfo, wanted: Shapes) -> str | None:
-    """None: the model can do without it. It follows from rope_parameters, is for another cache, is the other form of a
-    GGUF file's tensor, or a bias of zeros, which old GPTQ files have for each layer."""
-    if name.endswith("rotary_emb.inv_freq") or CACHE_SCALES.search(name):
+    """None: the model can do without it. It follows from rope_parameters, is for another cache or for guesses (MiMo's
+    multi-token prediction), is the other form of a GGUF file's tensor, or a bias of zeros, which old GPTQ files have
+    for each layer."""
+    if name.endswith("rotary_emb.inv_freq") or CACHE_SCALES.search(name) or name.startswith("model.mtp_layers."):
         return None
     if is_gguf(info.path) and (name.endswith(".blocks") or f"{name.removesuffix('weight')}blocks" in wanted):
         return None

@@ -10,9 +10,12 @@ from ctypes import cast as cast_pointer
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from folovllm.layers.compiled_ops import CompiledLinear
-from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.layers.linear import Embedding, Linear
+from folovllm.models.decoder import Decoder
+from folovllm.models.eagle import EagleHead
 from folovllm.models.one_call import OneCallOps, Prepared
 from folovllm.utils.cpu_kernels import DTYPE_NAMES, INT, POINTER, function, library
 
@@ -21,53 +24,59 @@ class Run(Structure):
     """What csrc/guess.cpp declares, field by field in the same order."""
 
     _fields_ = [
-        *((name, POINTER) for name in ("shape", "layers", "decoder", "head", "embedding", "head_weight")),
-        *((name, POINTER) for name in ("norm", "cos_sin")),
-        *((name, INT) for name in ("num_layers", "vocab", "scratch", "num_seqs", "most_known", "most", "max_blocks")),
-        *((name, POINTER) for name in ("known", "starts", "counts", "tokens", "tables", "guesses")),
+        *((name, POINTER) for name in ("shape", "layers", "decoder", "lm_head", "fc")),
+        *((name, POINTER) for name in ("embedding", "lm_weight", "fc_weight", "norm", "cos_sin")),
+        *((name, POINTER) for name in ("hidden_norm", "token_norm", "before")),
+        *((name, INT) for name in ("num_layers", "vocab", "scratch", "num_seqs", "num_known", "most", "max_blocks")),
+        *((name, POINTER) for name in ("tokens", "known", "starts", "counts", "tables", "guesses")),
     ]
 
 
-def prepared_run(model: DecoderForCausalLM) -> Prepared | None:
-    """None: this model is not computed by the compiled code, or not in one call."""
-    decoder = model.model
-    if not isinstance(decoder.ops, OneCallOps) or not isinstance(model.lm_head.method, CompiledLinear):
+def prepared_run(decoder: Decoder, lm_head: Linear) -> Prepared | None:
+    """None: these are not computed by the compiled code, or not in one call."""
+    if not isinstance(decoder.ops, OneCallOps) or not isinstance(lm_head.method, CompiledLinear):
         return None
     return decoder.ops.prepared_for(decoder.layers, decoder.norm)
 
 
 def greedy_run(
-    model: DecoderForCausalLM,
-    prepared: Prepared,
-    known: list[list[int]],
-    starts: list[int],
-    counts: list[int],
-    tables: np.ndarray,
-) -> np.ndarray:
-    """What the model says next: [num_seqs, largest count] int64, of which row i has counts[i] tokens, one at least.
-    Computed and in the model's cache are then the known tokens, and all of these but the last.
+    decoder: Decoder, embedding: Embedding, lm_head: Linear, known: list[list[int]], starts: list[int],
+    counts: list[int], tables: np.ndarray, before: torch.Tensor | None = None,
+) -> np.ndarray:  # fmt: skip
+    """What is said next: [num_seqs, largest count] int64, of which row i has counts[i] tokens, one at least. Computed
+    and in the decoder's cache are then the known tokens, and all of these but the last. prepared_run() is not None.
 
     Args:
-        prepared: of prepared_run().
         known: tokens of each sequence that have no keys yet, from position starts[i] to its last one.
         tables: [num_seqs, max_blocks] int32, contiguous: the blocks that hold all of this.
+        before: of a head, the target's hidden state before each known token, [known tokens of all, hidden].
     """
-    decoder, head, ops = model.model, model.lm_head, cast(OneCallOps, model.model.ops)
-    embedding, kernel = decoder.embed_tokens.weight, cast(CompiledLinear, head.method).kernel(head)
-    most_known, most = max(map(len, known)), max(counts)
-    tokens = np.array([ids + [0] * (most_known - len(ids)) for ids in known], np.int64)
+    prepared, ops = prepared_run(decoder, lm_head), cast(OneCallOps, decoder.ops)
+    assert prepared is not None
+    tokens = np.array([token for ids in known for token in ids], np.int64)
     arrays = [np.array(each, np.int64) for each in ([len(ids) for ids in known], starts, counts)]
-    guesses = np.zeros((len(known), most), np.int64)
-    pointers = [array.ctypes.data for array in (*arrays, tokens, tables, guesses)]
+    guesses = np.zeros((len(known), max(counts)), np.int64)
     run = Run(
-        addressof(prepared.shape), addressof(prepared.layers), _address(prepared.run),
-        _address(function(f"linear_{kernel}")), embedding.data_ptr(), head.weight.data_ptr(),
-        decoder.norm.weight.data_ptr(), decoder.rotary.cos_sin.data_ptr(), len(prepared.layers), head.out_features,
-        prepared.scratch, len(known), most_known, most, tables.shape[1], *pointers,
+        addressof(prepared.shape), addressof(prepared.layers), _address(prepared.run), _product(lm_head),
+        embedding=embedding.weight.data_ptr(), lm_weight=lm_head.weight.data_ptr(),
+        norm=decoder.norm.weight.data_ptr(), cos_sin=decoder.rotary.cos_sin.data_ptr(),
+        num_layers=len(prepared.layers), vocab=lm_head.out_features, scratch=prepared.scratch, num_seqs=len(known),
+        num_known=len(tokens), most=max(counts), max_blocks=tables.shape[1], tokens=tokens.ctypes.data,
     )  # fmt: skip
-    name = f"guess_{DTYPE_NAMES[ops.flowing]}_{DTYPE_NAMES[embedding.dtype]}"
+    for name, array in zip(("known", "starts", "counts", "tables", "guesses"), (*arrays, tables, guesses), strict=True):
+        setattr(run, name, array.ctypes.data)
+    if isinstance(decoder, EagleHead):
+        assert before is not None
+        before = before.to(ops.flowing).contiguous()
+        run.before, run.fc, run.fc_weight = before.data_ptr(), _product(decoder.fc), decoder.fc.weight.data_ptr()
+        run.hidden_norm, run.token_norm = (norm.weight.data_ptr() for norm in (decoder.hidden_norm, decoder.token_norm))
+    name = f"guess_{DTYPE_NAMES[ops.flowing]}_{DTYPE_NAMES[embedding.weight.dtype]}"
     getattr(library(), name)(byref(run))
     return guesses
+
+
+def _product(linear: Linear) -> int | None:
+    return _address(function(f"linear_{cast(CompiledLinear, linear.method).kernel(linear)}"))
 
 
 def _address(compiled: Any) -> int | None:

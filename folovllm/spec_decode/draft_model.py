@@ -35,14 +35,15 @@ from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.input_batch import StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
+from folovllm.worker.proposer import Proposer
 
 FEW = 4
-"""So many tokens without keys are computed one after the other, as part of the run; more of them in one forward."""
+"""So many tokens without keys are computed in the run's first forward; more of them in one before it."""
 MAX_ROWS = 1024
 """Tokens of such a forward. A sequence that it does not bring up to date gets no draft; it is further on next time."""
 
 
-class DraftModelProposer:
+class DraftModelProposer(Proposer):
     """Args:
     model: the draft, whose weights and keys are on `device`.
     kv_cache: its own, with as many blocks as the large model's, of the same size; num_swap_blocks, too, as there.
@@ -71,8 +72,8 @@ class DraftModelProposer:
             drafts = [[next(tokens) for _ in range(length)] for length in lengths]
             self.drafted(seqs, drafts)
             return drafts
-        prepared = prepared_run(self.model)
-        if prepared is None:
+        decoder, lm_head = self.model.model, self.model.lm_head
+        if prepared_run(decoder, lm_head) is None:
             return self._draw(seqs, counts, None)
         drafts = [[] for _ in seqs]
         indices = self._up_to_date(seqs, counts, FEW)
@@ -82,7 +83,7 @@ class DraftModelProposer:
         starts = [self._held[seq.seq_id][0] for seq in chosen]
         known = [tokens_between(seq, start, seq.get_len()) for seq, start in zip(chosen, starts, strict=True)]
         wanted = [counts[index] for index in indices]
-        found = greedy_run(self.model, prepared, known, starts, wanted, _tables(chosen))
+        found = greedy_run(decoder, decoder.embed_tokens, lm_head, known, starts, wanted, block_tables(chosen))
         for index, seq, run in zip(indices, chosen, found.tolist(), strict=True):
             drafts[index] = run[: counts[index]]
             self._held[seq.seq_id] = seq.get_len(), drafts[index][:-1]
@@ -99,7 +100,7 @@ class DraftModelProposer:
         for index, count in zip(indices, wanted, strict=True):
             lengths[index] = count
         last = [seq.get_last_token_id() for seq in chosen]
-        return self.graphs.run(last, [seq.get_len() - 1 for seq in chosen], wanted, _tables(chosen)), lengths
+        return self.graphs.run(last, [seq.get_len() - 1 for seq in chosen], wanted, block_tables(chosen)), lengths
 
     def drafted(self, seqs: list[Sequence], drafts: list[list[int]]) -> None:
         for seq, draft in zip(seqs, drafts, strict=True):
@@ -140,7 +141,7 @@ class DraftModelProposer:
         """A forward for each token. rows: gets the distributions, from which is drawn; None: the likeliest tokens."""
         indices = self._up_to_date(seqs, counts, 1)
         indices.sort(key=lambda index: -counts[index])  # those that still want tokens are the first ones
-        tables = _tables([seqs[index] for index in indices])
+        tables = block_tables([seqs[index] for index in indices])
         drafts: list[list[int]] = [[] for _ in seqs]
         ahead = 0
         while indices := [index for index in indices if counts[index] > ahead]:
@@ -204,7 +205,7 @@ class DraftModelProposer:
             ids += tokens_between(seq, start, end)
             self._held[seq.seq_id] = end, []
         nums = [end - start for (_, end), start in zip(behind, starts, strict=True)]
-        tables = _tables([seq for seq, _ in behind])
+        tables = block_tables([seq for seq, _ in behind])
         if self.graphs is not None and set(nums) == {1} and len(nums) <= self.graphs.sizes[-1]:
             self.graphs.run(ids, starts, nums, tables)  # for the keys: what it says next is known
         else:
@@ -212,24 +213,34 @@ class DraftModelProposer:
 
     def _forward(self, ids: list[int], starts: list[int], nums: list[int], tables: np.ndarray) -> torch.Tensor:
         """Hidden states of nums[i] tokens of each sequence from position starts[i] on, [num_tokens, hidden]."""
-        size, num_new = self.kv_cache.block_size, np.array(nums)
-        ends, rows = num_new.cumsum(), np.arange(len(nums)).repeat(num_new)
-        positions = np.arange(len(ids)) + (np.array(starts) + num_new - ends).repeat(num_new)
-        slots = tables[rows, positions // size].astype(np.int64) * size + positions % size
-        lens = np.array(starts, np.int32) + num_new.astype(np.int32)
-        query_starts = np.concatenate([[0], ends]).astype(np.int32)
-        input_ids, device_positions, device_slots, device_starts, device_lens, device_tables = upload(
-            self.device, np.array(ids), positions, slots, query_starts, lens, tables
-        )
-        metadata = AttentionMetadata(
-            query_start_loc=device_starts,
-            seq_lens=device_lens,
-            slot_mapping=device_slots,
-            block_tables=device_tables,
-            max_query_len=max(nums),
-            max_seq_len=int(lens.max()),
-        )
-        return self.model(input_ids, device_positions, metadata)
+        positions, metadata = forward_inputs(starts, nums, tables, self.kv_cache.block_size, self.device)
+        (input_ids,) = upload(self.device, np.array(ids))
+        return self.model(input_ids, positions, metadata)
+
+
+def forward_inputs(
+    starts: list[int], nums: list[int], tables: np.ndarray, size: int, device: torch.device
+) -> tuple[torch.Tensor, AttentionMetadata]:
+    """Positions and metadata of a forward of nums[i] tokens of each sequence from position starts[i] on. tables: as
+    blockblock_tables() makes them, of blocks of `size` tokens."""
+    num_new = np.array(nums)
+    ends, rows = num_new.cumsum(), np.arange(len(nums)).repeat(num_new)
+    positions = np.arange(ends[-1]) + (np.array(starts) + num_new - ends).repeat(num_new)
+    slots = tables[rows, positions // size].astype(np.int64) * size + positions % size
+    lens = np.array(starts, np.int32) + num_new.astype(np.int32)
+    query_starts = np.concatenate([[0], ends]).astype(np.int32)
+    device_positions, device_slots, device_starts, device_lens, device_tables = upload(
+        device, positions, slots, query_starts, lens, tables
+    )
+    metadata = AttentionMetadata(
+        query_start_loc=device_starts,
+        seq_lens=device_lens,
+        slot_mapping=device_slots,
+        block_tables=device_tables,
+        max_query_len=max(nums),
+        max_seq_len=int(lens.max()),
+    )
+    return device_positions, metadata
 
 
 def tokens_between(seq: Sequence, start: int, end: int) -> list[int]:
@@ -240,7 +251,7 @@ def tokens_between(seq: Sequence, start: int, end: int) -> list[int]:
     return seq.get_token_ids()[start:end]
 
 
-def _tables(seqs: list[Sequence]) -> np.ndarray:
+def block_tables(seqs: list[Sequence]) -> np.ndarray:
     """[num_seqs, longest] int32; behind a shorter table is block 0."""
     tables = np.zeros((len(seqs), max((len(seq.block_ids) for seq in seqs), default=0)), np.int32)
     for row, seq in zip(tables, seqs, strict=True):

@@ -95,13 +95,14 @@ class ModelRunner:
         step.draws = inputs.draws.tolist()
         drawing = list(map(step.rows.__getitem__, step.draws))
         hidden = logits = drawn = None
+        reads_hidden = self.speculation is not None and self.speculation.proposer.reads_hidden
         if self.graphs is not None and self.graphs.prompts is not None and shape is not None:
             hidden = self.graphs.prompts.replay(inputs, shape)  # the device has work while its draws are prepared
         gumbel_params = self._prepare_draws(drawing, None if drafts is None else inputs.num_drawn)
         if self.graphs is None or size is None:
             if sum(nums) > len(seqs):  # else every row is a last one
                 wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
-                inputs.metadata.last_rows_only = not wants_all
+                inputs.metadata.last_rows_only = not (wants_all or reads_hidden)
             if hidden is None:
                 hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
             if self.speculation is not None and scheduled.num_prompt_tokens:
@@ -111,6 +112,8 @@ class ModelRunner:
             graph_draws = gumbel_params is not None and inputs.logits_at is None
             hidden, logits, tokens = self.graphs.replay(inputs, size, gumbel_params if graph_draws else None)
             drawn = tokens if graph_draws else None
+        if self.speculation is not None and reads_hidden:
+            self.speculation.proposer.read(seqs, nums, hidden)
         if drawing:
             num_logits = int(inputs.num_drawn.sum())
             drawn = None if drawn is None else drawn[:num_logits]

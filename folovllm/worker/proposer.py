@@ -20,6 +20,9 @@ from folovllm.worker.input_batch import StepInputs
 class Proposer(Protocol):
     """Only the first method has to be written: the others suit a proposer that keeps nothing."""
 
+    reads_hidden: bool = False
+    """Whether read() wants to be called."""
+
     def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
         """At most counts[i] token ids that may follow the last token of seqs[i], for each of them.
 
@@ -46,6 +49,11 @@ class Proposer(Protocol):
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
         """The model has computed these tokens of `seqs`, in a step with parts of prompts. A proposer that keeps keys
         and values computes them, too."""
+        return
+
+    def read(self, seqs: list[Sequence], nums: list[int], hidden: torch.Tensor) -> None:
+        """The model has computed nums[i] tokens of seqs[i], draft tokens among them: their hidden states, one after the
+        other, [at least as many, hidden]. After each step, before it is known what was drawn."""
         return
 
     def move(self, scheduled: SchedulerOutput) -> None:

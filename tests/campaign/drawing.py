@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.campaign.case import Asked, Case, ModelSpec
-from tests.campaign.models import SPECS, columns_together
+from tests.campaign.models import SPECS, columns_together, has_head
 
 WORDS = ["a", "e", "the", "ab", "zz"]
 
@@ -22,6 +22,9 @@ def draw_case(seed: int, number: int) -> Case:
         case.engine["speculative_config"] = {
             "method": "ngram", "num_speculative_tokens": rng.choice([1, 2, 4, 8]), "prompt_lookup_min": 1
         }  # fmt: skip
+    if has_head(case.model) and rng.random() < 0.2:
+        case.engine["speculative_config"] = {"method": "mtp", "num_speculative_tokens": rng.choice([1, 2, 4, 8])}
+        return case
     rng = random.Random(f"{seed}/{number}/ranks")
     ranks = [ranks for ranks in (2, 3) if _can_be_cut(case.model, ranks)]
     if rng.random() < 0.25 and ranks:

@@ -18,6 +18,7 @@ from tests.campaign.case import ModelSpec
 from tests.helpers import make_hf_model
 from tests.m1.byte_tokenizer import BOS, EOS, byte_tokenizer
 from tests.m7.rounded_cache import RoundedCache, rounded
+from tests.m8.eagle_support import add_head
 
 TEXT_VOCAB = 258
 HALFWAY = 1e-5
@@ -51,6 +52,11 @@ SPECS = [
 ]
 
 
+def has_head(spec: ModelSpec) -> bool:
+    """Whether its folder has a head that reads the model, method "mtp"."""
+    return spec.kind in ("llama", "qwen2", "qwen3") and spec.window is None and not spec.transformers
+
+
 class Model:
     """One of them. `hf` answers in float32, as a user's would; `after` in float64, for the reference. ranks: of the
     engines that it is held against."""
@@ -74,6 +80,8 @@ class Model:
         )
         self.hf.set_attn_implementation("eager")  # torch's has neither a soft-cap nor sinks
         self.hf.save_pretrained(folder)
+        if has_head(spec):
+            add_head(folder, self.hf)
         self._shares = _round_weights(self.hf, spec.quantization, ranks) if spec.quantization else {}
         self.tokenizer: Any = None
         if spec.text:

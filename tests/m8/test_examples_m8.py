@@ -15,3 +15,11 @@ def test_drafts_bring_more_than_one_token_a_step_and_change_none() -> None:
     )
     assert new[0] < 1.1  # nothing to look up
     assert min(new[1], *again, *question) > 3
+
+
+def test_a_head_is_right_as_often_as_a_draft_model() -> None:
+    draft_model, head = run_example("m8_eagle.py").splitlines()
+    gains = [float(re.findall(r"brings ([\d.]+) tokens", line)[0]) for line in (draft_model, head)]
+    assert min(gains) > 3
+    assert draft_model.endswith("same tokens: True")
+    assert head.endswith("same tokens: True")

@@ -23,7 +23,11 @@ def test_it_comes_as_a_dict_or_as_an_object():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"method": "eagle"}, "method must be one of 'ngram', 'ngram_table', 'draft_model', got 'eagle'"),
+        (
+            {"method": "eagle3"},
+            "method must be one of 'ngram', 'ngram_table', 'draft_model', 'eagle', 'mtp', got 'eagle3'",
+        ),
+        ({"method": "mtp", "model": "a"}, "model must be None with method 'mtp', which needs none, got 'a'"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens must be positive, got 0"),
         ({"num_speculative_tokens": True}, "num_speculative_tokens must be an integer, got True"),
         ({"prompt_lookup_min": 0}, "prompt_lookup_min must be positive, got 0"),

@@ -37,7 +37,7 @@ from folovllm.spec_decode.metrics import SpecDecodingStats
 from folovllm.spec_decode.ngram import NgramProposer
 from workshop.bench.rounds import take_turns
 
-METHODS = ("draft_model", "ngram", "ngram_table", "oracle")
+METHODS = ("draft_model", "eagle", "ngram", "ngram_table", "oracle")
 COLUMNS = [
     "method", "dtype", "requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "expected", "gain", "drafted",
     "kept_per_pos",

@@ -23,11 +23,12 @@ from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.builder.budgets import resolve_scheduler_config
 from folovllm.engine.builder.components import Components, choose_components
 from folovllm.engine.builder.kernel_check import check_kernels
-from folovllm.engine.builder.proposer import DraftRecorder, draft_backend, load_draft_model, make_proposer, step_costs
+from folovllm.engine.builder.proposer import DraftRecorder, draft_backend, load_draft, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
+from folovllm.models.eagle import EagleHead
 from folovllm.models.lora import LoRALayers
 from folovllm.models.registry import ModelSpec, model_spec
 from folovllm.models.shard import shard_of
@@ -81,8 +82,9 @@ def _build(
     lora: LoRALayers | None,
 ) -> EngineCore:  # fmt: skip
     model_config, cache_config = config.model_config, config.cache_config
-    vocab_size = model.decoder_spec.vocab_size
-    draft = load_draft_model(config, vocab_size, dtype, device)
+    draft = load_draft(config, model, dtype, device)
+    if isinstance(draft, EagleHead) and group is not None:
+        raise ValueError(f"tensor_parallel_size must be 1 with a head that reads the model, got {group.world_size}")
     groups = kv_cache_groups(
         model.decoder_spec, limits, cache_config.block_size, one_table=group is not None, has_draft=draft is not None
     )
@@ -93,7 +95,8 @@ def _build(
     speculative = config.speculative_config
     most = 0 if speculative is None else speculative.num_speculative_tokens
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
-    alone = draft if group is None else None  # among ranks, one may ask the device while another records
+    # Among ranks, one may ask the device while another records.
+    alone = draft if group is None and isinstance(draft, DecoderForCausalLM) else None
     draft_graphs = _draft_graphs(alone, chosen, limits, most, dtype, device)
     size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups, draft_graphs)
     if group is not None:
@@ -105,7 +108,7 @@ def _build(
         size.num_blocks, size.block_size, size.num_swap_blocks,
         enable_prefix_caching=cache_config.enable_prefix_caching, groups=groups,
     )  # fmt: skip
-    proposer = make_proposer(config, draft, vocab_size, size, dtype, device, draft_graphs)
+    proposer = make_proposer(config, model, draft, size, dtype, device, draft_graphs)
     runner = _make_runner(
         config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group, lora
     )

@@ -14,14 +14,24 @@ from folovllm.model_loader.model_files import readable_errors, resolve_model_pat
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+KNOWN_AS = {"mimo": "qwen2"}
+
 
 def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
     """The model's configuration. Raises ModelLoadError: there is none, or it is damaged."""
-    from transformers import AutoConfig
-
     path = resolve_model_path(model_config.model)
     with readable_errors(model_config.model):
-        return AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)  # type: ignore[no-any-return]
+        return read_config(path, trust_remote_code=model_config.trust_remote_code)
+
+
+def read_config(path: str, *, trust_remote_code: bool) -> PreTrainedConfig:
+    """config.json by transformers' class for it. Of a model_type that transformers lacks, by that of KNOWN_AS."""
+    from transformers import AutoConfig, PreTrainedConfig
+
+    written, _ = PreTrainedConfig.get_config_dict(path)
+    if (known_as := KNOWN_AS.get(written.get("model_type", ""))) is None:
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)  # type: ignore[no-any-return]
+    return AutoConfig.for_model(**{**written, "model_type": known_as})  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Which decoder a configuration asks for: architecture (config.json's "architectures") -> the switches of our decoder.
 
     Qwen3             no biases; q and k are normalised per head
-    Qwen2, Qwen2.5    biases on q, k and v
+    Qwen2, Qwen2.5, MiMo    biases on q, k and v
     Llama 2 and 3.x, Mistral without its sliding window    the plain decoder
     Qwen3-MoE, Qwen2-MoE, Mixtral    Qwen3, Qwen2 and Mistral with experts; Qwen2-MoE has a shared one beside them
 
@@ -66,6 +66,7 @@ def _mixtral(config: Any) -> dict[str, Any]:
 SWITCHES: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Qwen3ForCausalLM": _qwen3,
     "Qwen2ForCausalLM": _qwen2,
+    "MiMoForCausalLM": _qwen2,
     "LlamaForCausalLM": _llama,
     "MistralForCausalLM": _llama,
     "Qwen3MoeForCausalLM": _qwen3_moe,

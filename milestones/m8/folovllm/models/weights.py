@@ -102,6 +102,8 @@ def load_weights(model: DecoderForCausalLM, tensors: Iterable[tuple[str, torch.T
     for name, tensor in tensors:
         if (name == "lm_head.weight" and model.lm_head.tied) or name.endswith("rotary_emb.inv_freq"):
             continue  # the embedding once more; what follows from rope_parameters
+        if name.startswith("model.mtp_layers."):
+            continue  # MiMo's multi-token prediction, by which it may guess
         slot = slots.pop(name, None)
         if slot is None:
             raise ModelLoadError(f"the checkpoint has a tensor that the model has no place for: {name}")

@@ -93,10 +93,11 @@ class ModelRunner:
         drawing = list(map(step.rows.__getitem__, step.draws))
         gumbel_params = self.sampling.prepare(drawing) if drawing and drafts is None else None
         logits = drawn = None
+        reads_hidden = self.speculation is not None and self.speculation.proposer.reads_hidden
         if self.graphs is None or size is None:
             if num_tokens > len(seqs):  # else every row is a last one
                 wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
-                inputs.metadata.last_rows_only = not wants_all
+                inputs.metadata.last_rows_only = not (wants_all or reads_hidden)
             hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
             if self.speculation is not None and scheduled.num_prompt_tokens:
                 self.speculation.proposer.computed(seqs, inputs)
@@ -105,6 +106,8 @@ class ModelRunner:
                 gumbel_params = None  # not every row draws, or one draws that has none: the graph cannot know
             hidden, logits, tokens = self.graphs.replay(inputs, size, gumbel_params)
             drawn = None if gumbel_params is None else tokens[: len(drawing)]
+        if self.speculation is not None and reads_hidden:
+            self.speculation.proposer.read(seqs, nums, hidden)
         if drawing:
             num_logits = int(inputs.num_drawn.sum())
             if logits is None:

@@ -1,7 +1,7 @@
 """Which decoder a configuration asks for: architecture (config.json's "architectures") -> the switches of our decoder.
 
     Qwen3             no biases; q and k are normalised per head
-    Qwen2, Qwen2.5    biases on q, k and v
+    Qwen2, Qwen2.5, MiMo    biases on q, k and v
     Llama 2 and 3.x, Mistral without its sliding window    the plain decoder
 
 vLLM: model_executor/models/registry.py, qwen3.py, qwen2.py, llama.py
@@ -32,6 +32,7 @@ def _llama(config: Any) -> dict[str, bool]:
 SWITCHES: dict[str, Callable[[Any], dict[str, bool]]] = {
     "Qwen3ForCausalLM": _qwen3,
     "Qwen2ForCausalLM": _qwen2,
+    "MiMoForCausalLM": _qwen2,
     "LlamaForCausalLM": _llama,
     "MistralForCausalLM": _llama,
 }

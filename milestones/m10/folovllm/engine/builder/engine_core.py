@@ -21,9 +21,10 @@ from folovllm.core.scheduler import Scheduler
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.builder.budgets import resolve_scheduler_config
 from folovllm.engine.builder.components import Components, choose_components
-from folovllm.engine.builder.proposer import load_draft_model, make_proposer, step_costs
+from folovllm.engine.builder.proposer import load_draft, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.eagle import EagleHead
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
@@ -67,8 +68,9 @@ def _build(
     weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     longest, seed = model_config.max_model_len, model_config.seed
     model = build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=chosen.ops, group=group)
-    vocab_size = model.decoder_spec.vocab_size
-    draft = load_draft_model(config, vocab_size, dtype, device)
+    draft = load_draft(config, model, dtype, device)
+    if isinstance(draft, EagleHead) and group is not None:
+        raise ValueError(f"tensor_parallel_size must be 1 with a head that reads the model, got {group.world_size}")
     token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
     if draft is not None:
         token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
@@ -84,7 +86,7 @@ def _build(
         size.num_blocks, size.block_size, size.num_swap_blocks,
         enable_prefix_caching=cache_config.enable_prefix_caching,
     )  # fmt: skip
-    proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
+    proposer = make_proposer(config, model, draft, size, dtype, device)
     runner = _make_runner(config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group)
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     draft_length = None

@@ -1,12 +1,15 @@
-"""Which proposer speculative_config asks for, and the model that one of them needs.
+"""Which proposer speculative_config asks for, and the model or the head that some of them need.
 
 A draft model comes in the shape of any other: its own config.json, its own quantisation, the large model's dtype. It
-must know the large model's tokens by the same numbers, so both have a vocabulary of one size.
+must know the large model's tokens by the same numbers, so both have a vocabulary of one size. A head has a folder of
+its own, or is in the large model's, and takes that one's embedding and LM head.
 
 vLLM: v1/spec_decode/, config/speculative.py
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 import torch
 
@@ -19,11 +22,14 @@ from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.model_loader.model_files import EMBEDDED_FOLDER
 from folovllm.model_loader.quant_scheme import select_scheme
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.eagle import EagleHead, load_eagle_head
 from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.spec_decode.draft_model import DraftModelProposer
+from folovllm.spec_decode.eagle import EagleProposer
 from folovllm.spec_decode.ngram import NgramProposer
 from folovllm.spec_decode.ngram_table import NgramTable, NgramTableProposer
+from folovllm.speculative_config import HEADS, SpeculativeConfig
 from folovllm.utils.logging import init_logger
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.memory import CacheSize
@@ -33,23 +39,27 @@ logger = init_logger(__name__)
 
 EMBEDDED_DRAFT = "embedded-draft"
 DRAFT_FOLDER = EMBEDDED_FOLDER.with_name(EMBEDDED_DRAFT)
+HEAD_FOLDER = EMBEDDED_FOLDER.with_name("embedded-head")
 
 RIDGE_CPU, RIDGE_GPU = 30, 600  # rows, in bfloat16: two cores with AMX, and an H200
 WAITING = 0.5  # Qwen3-0.6B on an H200: 0.7 ms beside a step of 1.3 ms
 
 
-def load_draft_model(
-    config: EngineConfig, vocab_size: int, dtype: torch.dtype, device: torch.device
-) -> DecoderForCausalLM | None:
-    """The draft model that `config` names, with its weights; None: it names none.
+def load_draft(
+    config: EngineConfig, model: DecoderForCausalLM, dtype: torch.dtype, device: torch.device
+) -> DecoderForCausalLM | EagleHead | None:
+    """The draft model or the head that `config` names, with its weights. None: it names none.
 
     Raises:
-        ValueError: its vocabulary has another size than the large model's, `vocab_size`.
+        ValueError: a draft's vocabulary has another size than the large model's.
         ModelLoadError: it cannot be read, or is none that is supported; the text says why.
     """
-    speculative, longest = config.speculative_config, config.model_config.max_model_len
+    speculative = config.speculative_config
+    if speculative is not None and speculative.method in HEADS:
+        return _load_head(config, speculative, model, dtype, device)
     if speculative is None or speculative.method != "draft_model":
         return None
+    vocab_size, longest = model.decoder_spec.vocab_size, config.model_config.max_model_len
     name = speculative.model
     if name is None or name == EMBEDDED_DRAFT:
         name = str(DRAFT_FOLDER)
@@ -74,11 +84,30 @@ def load_draft_model(
     return model
 
 
-def make_proposer(
-    config: EngineConfig, draft: DecoderForCausalLM | None, vocab_size: int, size: CacheSize, dtype: torch.dtype,
+def _load_head(
+    config: EngineConfig, speculative: SpeculativeConfig, model: DecoderForCausalLM, dtype: torch.dtype,
     device: torch.device,
+) -> EagleHead:  # fmt: skip
+    method = speculative.method
+    name = config.model_config.model if method == "mtp" else speculative.model or str(HEAD_FOLDER)
+    try:
+        hf_config = load_hf_config(ModelConfig(name))
+        hf_config.num_hidden_layers, hf_config.layer_types, hf_config.sliding_window = 1, ["full_attention"], None
+        spec, target = decoder_spec(hf_config), model.decoder_spec
+        for field in ("vocab_size", "hidden_size"):
+            if (got := getattr(spec, field)) != (size := getattr(target, field)):
+                raise ModelLoadError(f"{field} of {name!r} must be the model's, {size}, got {got}")
+        ops = select_ops(dtype, device, one_by_one=config.model_config.enforce_eager, invariant=False)
+        return load_eagle_head(weights_folder(name), spec, model.model, ops, dtype)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"speculative_config's {method!r}: {error}") from None
+
+
+def make_proposer(
+    config: EngineConfig, model: DecoderForCausalLM, draft: DecoderForCausalLM | EagleHead | None, size: CacheSize,
+    dtype: torch.dtype, device: torch.device,
 ) -> Proposer | None:  # fmt: skip
-    """draft: of load_draft_model(); size: of the large model's KV cache. None: nothing is proposed.
+    """draft: of load_draft(); size: of the large model's KV cache. None: nothing is proposed.
 
     Raises:
         ValueError: speculative_config['model'] is no table of n-grams, or one of another vocabulary.
@@ -87,19 +116,21 @@ def make_proposer(
     if speculative is None:
         return None
     if draft is not None:
-        backend = select_backend(None, device)
-        num_blocks = size.num_blocks + 1  # and the null block
-        cache = KVCache(draft, backend, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
+        num_blocks, backend = size.num_blocks + 1, select_backend(None, device)  # and the null block
+        read = cast(DecoderForCausalLM, draft)  # the cache asks for attention layers, which a head has, too
+        cache = KVCache(read, backend, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
         if device.type == "cuda":
             cache.backend.warm_up(cache.tensors[0], dtype)
+        if isinstance(draft, EagleHead):
+            return EagleProposer(draft, model.lm_head, cache, size.num_swap_blocks, device)
         return DraftModelProposer(draft, cache, size.num_swap_blocks, device, config.model_config.seed)
     if speculative.method == "ngram_table":
-        return NgramTableProposer(NgramTable.load(speculative.model, vocab_size))
+        return NgramTableProposer(NgramTable.load(speculative.model, model.decoder_spec.vocab_size))
     return NgramProposer(*speculative.lookup_sizes)
 
 
 def step_costs(
-    model: DecoderForCausalLM, draft: DecoderForCausalLM | None, device: torch.device, *, run_ahead: bool
+    model: DecoderForCausalLM, draft: DecoderForCausalLM | EagleHead | None, device: torch.device, *, run_ahead: bool
 ) -> StepCosts:
     """As the device and the models' shapes say. draft: None: its tokens cost nothing.
 

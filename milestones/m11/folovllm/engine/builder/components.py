@@ -40,6 +40,7 @@ from folovllm.models.decoder import DecoderSpec
 from folovllm.models.one_call import OneCallOps
 from folovllm.models.registry import ModelSpec
 from folovllm.models.transformers_model import TransformersSpec
+from folovllm.speculative_config import HEADS
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.model_runner import ModelRunner
 
@@ -138,10 +139,12 @@ def select_ops(
 def _what_our_layers_do(config: EngineConfig, *, quantised: bool) -> dict[str, bool]:
     """By field: whether it is asked for."""
     ranks, asked = config.parallel_config.tensor_parallel_size, config.model_config.quantization
+    method = None if config.speculative_config is None else config.speculative_config.method
     return {
         "batch_invariant=True": config.model_config.batch_invariant,
         "a quantised checkpoint" if asked is None else f"quantization={asked!r}": quantised,
         f"tensor_parallel_size={ranks}": ranks > 1,
+        f"speculative_config's {method!r}": method in HEADS,
     }
 
 

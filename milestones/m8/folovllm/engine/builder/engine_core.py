@@ -19,7 +19,7 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.engine.builder.budgets import resolve_scheduler_config
 from folovllm.engine.builder.components import Components, choose_components
-from folovllm.engine.builder.proposer import load_draft_model, make_proposer, step_costs
+from folovllm.engine.builder.proposer import load_draft, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model, weights_folder
@@ -50,8 +50,7 @@ def build_engine_core(
         chosen = choose_components(config, hf_config, dtype, device)
         weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
         model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=chosen.ops)
-        vocab_size = model.decoder_spec.vocab_size
-        draft = load_draft_model(config, vocab_size, dtype, device)
+        draft = load_draft(config, model, dtype, device)
         token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
         if draft is not None:
             token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
@@ -64,7 +63,7 @@ def build_engine_core(
             size.num_blocks, size.block_size, size.num_swap_blocks,
             enable_prefix_caching=cache_config.enable_prefix_caching,
         )  # fmt: skip
-        proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
+        proposer = make_proposer(config, model, draft, size, dtype, device)
         runner = _make_runner(config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
         run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
         draft_length = None

@@ -1,0 +1,13 @@
+class EagleProposer(Proposer):
+    def _take(self, ends: list[tuple[Sequence, int]]) -> tuple[list[list[int]], list[int], torch.Tensor]:
+        known, starts, before = [], [], []
+        nothing = torch.zeros(1, self.head.decoder_spec.hidden_size, dtype=self.dtype, device=self.device)
+        for seq, end in ends:
+            held, rows = self._held.get(seq.seq_id, (end, nothing))
+            if not held < end <= held + len(rows):
+                held, rows = end - 1, nothing
+            known.append(tokens_between(seq, held - 1, end - 1))
+            starts.append(held - 1)
+            before.append(rows[: end - held])
+            self._held[seq.seq_id] = end, rows[end - held :]
+        return known, starts, torch.cat(before)
