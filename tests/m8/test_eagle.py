@@ -83,7 +83,7 @@ def test_so_they_are_when_nobody_has_asked_for_a_while(
     said, asked = watch_guesses(llm.engine, monkeypatch), [0, 4, 0, 0, 2, *[0] * 10, 4, 4, *[0] * 9, 3, 3]
     choices = iter(asked * 3)
     monkeypatch.setattr(llm.engine.scheduler.drafts.length, "choose", lambda num_seqs: next(choices, 0))
-    tokens(llm, prompts=PROMPTS[:2])
+    tokens(llm, SamplingParams(temperature=0, max_tokens=80, ignore_eos=True), PROMPTS[:2])
     assert len(said) > 6
     for token_ids, guess in said:
         assert guess == oracle.says(token_ids, len(guess))
