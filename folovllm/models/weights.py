@@ -21,9 +21,11 @@ import torch
 from huggingface_hub import snapshot_download
 
 from folovllm.distributed.parallel_state import GroupCoordinator
+from folovllm.errors import ModelLoadError
 from folovllm.layers.ops import LayerOps
 from folovllm.model_loader.model_files import readable_errors, resolve_model_path
 from folovllm.models.checkpoint import (
+    CLASSIFIER,
     EMBEDDING,
     HEAD,
     TensorInfo,
@@ -96,6 +98,25 @@ def weights_folder(model: str) -> Path:
         with readable_errors(model):
             path = snapshot_download(path, allow_patterns=WANTED_FILES, ignore_patterns=UNWANTED_FILES)
     return Path(path)
+
+
+def read_pooler_head(weights: Path, token_ids: tuple[int, ...]) -> torch.Tensor:
+    """A classifier's head, [labels, hidden] float32: its own, or of one row, as PoolerConfig.token_ids has it.
+
+    Raises:
+        ModelLoadError: the checkpoint has none.
+    """
+    found = {name.replace("_orig_mod.", "").removeprefix("module."): info for name, info in read_heads(weights).items()}
+    names = (HEAD, EMBEDDING, EMBEDDING.removeprefix("model.")) if token_ids else (CLASSIFIER,)
+    if (name := next((name for name in names if name in found), None)) is None:
+        raise ModelLoadError(f"the checkpoint lacks {names[0]}, the head that makes logits of a pooled row")
+    with open_weights(found[name].path) as file:
+        stored = found[name].open(file)
+        size = stored.get_shape()[1]
+        if not token_ids:
+            return stored[0 : stored.get_shape()[0], 0:size].float()  # type: ignore[no-any-return]
+        rows = [stored[token_id : token_id + 1, 0:size].float() for token_id in token_ids]
+    return rows[0] - rows[1] if len(rows) == 2 else rows[0]
 
 
 @contextmanager
