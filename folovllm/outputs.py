@@ -104,21 +104,11 @@ class RequestOutput:
 
 @dataclass(slots=True)
 class PoolingOutput:
-    """`data`: an embedding, probabilities of labels, or one score."""
+    """An embedding, the probabilities of labels, or one score."""
 
     data: list[float]
-
-    @property
-    def embedding(self) -> list[float]:
-        return self.data
-
-    @property
-    def probs(self) -> list[float]:
-        return self.data
-
-    @property
-    def score(self) -> float:
-        return self.data[0]
+    embedding = probs = property(lambda self: self.data)
+    score = property(lambda self: self.data[0])
 
 
 @dataclass(slots=True)
@@ -133,8 +123,7 @@ class PoolingRequestOutput:
 
     @classmethod
     def of(cls, output: RequestOutput) -> PoolingRequestOutput:
-        assert output.pooling_output is not None
-        made = PoolingOutput(output.pooling_output)
+        made = PoolingOutput(output.pooling_output or [])
         return cls(output.request_id, made, output.prompt_token_ids, output.num_cached_tokens)
 
 

@@ -76,18 +76,17 @@ def _mode(config: dict[str, Any]) -> str:
     return _MODES[mode]
 
 
-def _token_ids(
-    hf_config: PreTrainedConfig, path: str, tokenizer: Any | None, modules: dict[str, str]
-) -> tuple[int, ...]:
-    """PoolerConfig.token_ids."""
+def _token_ids(hf_config: Any, path: str, tokenizer: Any | None, modules: dict[str, str]) -> tuple[int, ...]:
     if "LogitScore" in modules:
         config = read_settings(path, f"{modules['LogitScore']}/config.json") or {}
-        ids = [config.get("true_token_id"), config.get("false_token_id")]
+        ids: list[Any] = [config.get("true_token_id"), config.get("false_token_id")]
     elif not (words := asked_tokens(hf_config)):
         return ()
     else:
         ids = [None if tokenizer is None else tokenizer.get_vocab().get(word) for word in reversed(words)]
     size = hf_config.get_text_config().vocab_size
-    if None in ids[: len(ids) - ("LogitScore" in modules)] or not all(each is None or 0 <= each < size for each in ids):
+    if modules and ids[1:] == [None]:
+        ids.pop()  # the logit of yes alone
+    if not all(isinstance(each, int) and 0 <= each < size for each in ids):
         raise ModelLoadError(f"classifier_from_token must be two tokens of the vocabulary, [no, yes], got {ids}")
-    return tuple(each for each in ids if each is not None)
+    return tuple(ids)

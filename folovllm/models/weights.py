@@ -101,22 +101,21 @@ def weights_folder(model: str) -> Path:
 
 
 def read_pooler_head(weights: Path, token_ids: tuple[int, ...]) -> torch.Tensor:
-    """A classifier's head, [labels, hidden] float32: its own, or of one row, as PoolerConfig.token_ids has it.
-
-    Raises:
-        ModelLoadError: the checkpoint has none.
-    """
-    found = {name.replace("_orig_mod.", "").removeprefix("module."): info for name, info in read_heads(weights).items()}
-    names = (HEAD, EMBEDDING, EMBEDDING.removeprefix("model.")) if token_ids else (CLASSIFIER,)
-    if (name := next((name for name in names if name in found), None)) is None:
+    """A classifier's head, [labels, hidden] float32: its own, or of one row, as PoolerConfig.token_ids has it. Raises
+    ModelLoadError: the checkpoint has none."""
+    found, names = (
+        read_heads(weights),
+        (HEAD, EMBEDDING, EMBEDDING.removeprefix("model.")) if token_ids else (CLASSIFIER,),
+    )
+    info = next((found[name] for name in names if name in found), None)
+    if info is None:
         raise ModelLoadError(f"the checkpoint lacks {names[0]}, the head that makes logits of a pooled row")
-    with open_weights(found[name].path) as file:
-        stored = found[name].open(file)
-        size = stored.get_shape()[1]
+    with open_weights(info.path) as file:
         if not token_ids:
-            return stored[0 : stored.get_shape()[0], 0:size].float()  # type: ignore[no-any-return]
-        rows = [stored[token_id : token_id + 1, 0:size].float() for token_id in token_ids]
-    return rows[0] - rows[1] if len(rows) == 2 else rows[0]
+            return info.read(file).float()
+        stored, size = info.open(file), info.shape[1]
+        first, *second = (stored[each : each + 1, 0:size].float() for each in token_ids)
+        return first - second[0] if second else first
 
 
 @contextmanager

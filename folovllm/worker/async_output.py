@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from folovllm.core.scheduler_output import VerifiedDraft
@@ -81,20 +79,6 @@ class LaterLogprobs:
                 found.setdefault(seq.seq_id, []).append(row.cut(count))
 
 
-class PooledRows(NamedTuple):
-    """[num_seqs, size] float32, on its way to the host: of the sequences whose prompts end in a step."""
-
-    seqs: list[Sequence]
-    rows: HostCopy
-    finish: Callable[[Any, np.ndarray], list[float]]
-    """A row, as its request's pooling_params ask for it."""
-
-    def vectors(self) -> dict[str, list[float]]:
-        """Waits for the copy."""
-        rows = self.rows.get().numpy()
-        return {seq.seq_id: self.finish(seq.pooling_params, row) for seq, row in zip(self.seqs, rows, strict=True)}
-
-
 @dataclass(slots=True)
 class AsyncModelRunnerOutput:
     """What execute_model returns. Steps are asked for their outputs in the order in which they were launched."""
@@ -104,7 +88,8 @@ class AsyncModelRunnerOutput:
     """All that take part: SchedulerOutput.rows."""
     prompt_logprobs: dict[str, LogprobsCopy] = field(default_factory=dict)
     """By sequence id, of prompts that end in this step."""
-    pooled: PooledRows | None = None
+    pooled: Callable[[], dict[str, list[float]]] | None = None
+    """Waits for the vectors of sequences that end with their prompt, in this step."""
     failures: Failures = field(default_factory=dict)
     draws: list[int] = field(default_factory=list)
     """Which of `rows` draw a token."""
@@ -142,7 +127,7 @@ class AsyncModelRunnerOutput:
             is_bad = self._is_bad.get().tolist()
             self.failures |= find_not_finite(self.rows[: len(is_bad)], is_bad)
         if self.pooled is not None:
-            output.pooled = self.pooled.vectors()
+            output.pooled = self.pooled()
         if self.prompt_logprobs:
             output.prompt_logprobs = {seq_id: copy.rows() for seq_id, copy in self.prompt_logprobs.items()}
             self.failures |= find_nan_prompts(self.rows, output.prompt_logprobs)

@@ -3,37 +3,35 @@
     chunk 1   p0 p1 p2 p3     MEAN: their sum is kept            LAST: nothing
     chunk 2   p4 p5           that, and theirs, divided by 6     p5's row
 
-LAST needs no more than the row that every other request draws from: it is computed in any case, chunks, cached prefixes
-and preemptions or not. MEAN needs all rows, so that no prefix is taken from the cache, and all of the last layer.
-
 vLLM: v1/pool/metadata.py, model_executor/layers/pooler/ (seqwise/methods.py, seqwise/heads.py, activations.py)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
-from folovllm.pooling_params import PoolerConfig, PoolingParams
+from folovllm.pooling_params import PoolerConfig
 from folovllm.request import Sequence
-from folovllm.worker.async_output import HostCopy, PooledRows
+from folovllm.worker.async_output import HostCopy
+
+Vectors = dict[str, list[float]]
+"""By sequence id."""
 
 
 class Pooler:
-    """Holds the sums of prompts that have not come to their end.
-
-    Args:
-        head: [labels, hidden] float32, of a classifier; None: the pooled row is the answer.
-    """
+    """head: [labels, hidden] float32, of a classifier; None: the pooled row is the answer."""
 
     def __init__(self, config: PoolerConfig, head: torch.Tensor | None) -> None:
         self.config, self.head = config, head
         self.needs_every_row = config.pooling_type == "MEAN"
-        self._sums: dict[Sequence, torch.Tensor] = {}
+        self._sums: dict[Sequence, torch.Tensor] = {}  # of prompts that have not come to their end
 
-    def pool(self, seqs: list[Sequence], nums: list[int], hidden: torch.Tensor) -> PooledRows:
-        """After a forward, whose `hidden` [num_tokens, hidden] are the step's tokens in order: what became of the
-        sequences whose prompts end in this step, in float32."""
+    def pool(self, seqs: list[Sequence], nums: list[int], hidden: torch.Tensor) -> Callable[[], Vectors]:
+        """After a forward, whose `hidden` [num_tokens, hidden] are the step's tokens in order: what waits for the
+        vectors of those sequences whose prompts end in this step."""
         for seq in [seq for seq in self._sums if seq.is_finished()]:
             del self._sums[seq]  # it was aborted on the way
         ends = np.cumsum(nums)
@@ -45,7 +43,8 @@ class Pooler:
             rows = hidden[torch.from_numpy(ends[done] - 1).to(hidden.device)].float()
         if self.head is not None:
             rows = rows @ self.head.T
-        return PooledRows([seqs[at] for at in done], HostCopy(rows), self.finish)
+        ended, copy = [seqs[at] for at in done], HostCopy(rows)
+        return lambda: {seq.seq_id: self.finish(seq, row) for seq, row in zip(ended, copy.get().numpy(), strict=True)}
 
     def add(self, seq: Sequence, rows: torch.Tensor) -> torch.Tensor:
         """The sum [hidden] of all rows so far, with those of a chunk that begins at num_computed_tokens."""
@@ -60,14 +59,14 @@ class Pooler:
         del self._sums[seq]
         return total / seq.get_prompt_len()
 
-    def finish(self, params: PoolingParams, row: np.ndarray) -> list[float]:
-        """A pooled row, or a classifier's logits, as one request wants it."""
+    def finish(self, seq: Sequence, row: np.ndarray) -> list[float]:
+        """A pooled row in float32, or a classifier's logits, as one request wants it."""
+        params = seq.pooling_params
+        assert params is not None
         row = row[: params.dimensions]
         if params.use_activation and self.config.task == "embed":
             row = row / max(float(np.linalg.norm(row)), 1e-12)
-        elif params.use_activation and (self.config.size == 1 or self.config.is_multi_label):
-            row = 1 / (1 + np.exp(-row))
         elif params.use_activation:
-            row = np.exp(row - row.max())
-            row /= row.sum()
+            as_pair = self.config.size == 1 or self.config.is_multi_label
+            row = np.exp(row - np.logaddexp.reduce(row)) if not as_pair else 1 / (1 + np.exp(-row))
         return row.tolist()  # type: ignore[no-any-return]

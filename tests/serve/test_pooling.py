@@ -87,9 +87,8 @@ def test_pairs_are_scored_and_ranked(embeds: Running, scores: Running) -> None:
         body = post(server, "/v1/score", queries="a cat", documents=TEXTS).json()
         assert [each["score"] for each in body["data"]] == pytest.approx(expected, abs=1e-5)
         for names in (("text_1", "text_2"), ("data_1", "data_2")):
-            assert (
-                post(server, "/score", **dict(zip(names, ("a cat", TEXTS), strict=True))).json()["data"] == body["data"]
-            )
+            again: dict[str, Any] = dict(zip(names, ("a cat", TEXTS), strict=True))
+            assert post(server, "/v1/score", **again).json()["data"] == body["data"]
         ranked = post(server, "/v1/rerank", query="a cat", documents=TEXTS, top_n=2).json()["results"]
         best = sorted(range(3), key=expected.__getitem__, reverse=True)[:2]
         assert [(each["index"], each["document"]["text"]) for each in ranked] == [(at, TEXTS[at]) for at in best]
@@ -102,7 +101,7 @@ def test_a_chat_template_writes_a_pair(tmp_path: Path) -> None:
         "{{ instruction }}{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% endfor %}{# query, document #}"
     )
     with running(engine={"model": str(tmp_path), **PLAIN}, chat_template=template) as made:
-        got = post(made, "/v1/score", queries="q", documents="d", instruction="do: ").json()
+        got = post(made, "/v1/score", queries="q", documents="d", chat_template_kwargs={"instruction": "do: "}).json()
     llm = LLM(str(tmp_path), **PLAIN)
     (expected,) = llm.classify("do: <q>q<d>d")
     assert got["data"][0]["score"] == pytest.approx(expected.outputs.score, abs=1e-6)
@@ -131,7 +130,7 @@ def test_labels_have_their_names(tmp_path: Path) -> None:
         ("/v1/embeddings", {"input": "x", "model": "other"}, 404, "model must be 'm'"),
         ("/v1/embeddings", {"input": "x", "truncate_prompt_tokens": 4}, 400, "truncate_prompt_tokens"),
         ("/v1/embeddings", {"input": [999]}, 400, "prompt_token_ids must be in"),
-        ("/classify", {"input": "x"}, 400, "task must be 'embed' for this model, got 'classify'"),
+        ("/classify", {"input": "x"}, 400, "task must be one of 'embed', got 'classify'"),
         ("/v1/score", {"queries": ["a", "b"], "documents": ["c"]}, 400, "data_1 must be one text"),
         ("/v1/score", {"queries": "a"}, 400, "documents"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": -1}, 400, "top_n must be"),

@@ -30,8 +30,16 @@ from folovllm.serving.openai.messages import MessagesServing
 from folovllm.serving.openai.messages_protocol import CountTokensRequest, MessagesRequest
 from folovllm.serving.openai.middleware import ASSETS, AuthenticationMiddleware, CallerMiddleware, bearer
 from folovllm.serving.openai.options import ServerOptions
-from folovllm.serving.openai.pooling_protocol import ClassifyRequest, EmbeddingRequest, RerankRequest, ScoreRequest
-from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from folovllm.serving.openai.protocol import (
+    ChatRequest,
+    ClassifyRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+    TokenizeRequest,
+)  # fmt: skip
 from folovllm.serving.openai.responses import ResponsesServing
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from folovllm.serving.openai.serving_chat import ChatServing
@@ -155,13 +163,10 @@ def _add_pooling(app: FastAPI, serving: ServingEngine) -> None:
     async def classify(body: ClassifyRequest, request: Request) -> Response:
         return await answered(pooling.classify(body, bearer(request.scope)), request)
 
-    @app.post("/score", response_model=None, include_in_schema=False)
     @app.post("/v1/score", response_model=None, tags=["vectors"])
     async def score(body: ScoreRequest, request: Request) -> Response:
         return await answered(pooling.score(body, bearer(request.scope)), request)
 
-    @app.post("/rerank", response_model=None, include_in_schema=False)
-    @app.post("/v2/rerank", response_model=None, include_in_schema=False)
     @app.post("/v1/rerank", response_model=None, tags=["vectors"])
     async def rerank(body: RerankRequest, request: Request) -> Response:
         return await answered(pooling.rerank(body, bearer(request.scope)), request)

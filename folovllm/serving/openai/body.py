@@ -97,7 +97,7 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
             "truncate_prompt_tokens", "kv_transfer_params", "thinking_token_budget", "audio", "prediction",
             "web_search_options", "conversation", "prompt_embeds", "structural_tag", "whitespace_pattern",
             "disable_any_whitespace", "truncation_side", "max_tokens_per_query", "max_tokens_per_doc", "embed_dtype",
-            "endianness", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+            "endianness", "instruction", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
             "guided_json_object", "guided_decoding", "guided_whitespace_pattern",
         )
     },

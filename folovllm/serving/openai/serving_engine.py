@@ -39,8 +39,7 @@ from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.metrics import Metrics, ObservedRequest
 from folovllm.serving.openai.middleware import salt_for
 from folovllm.serving.openai.options import ServerOptions
-from folovllm.serving.openai.pooling_protocol import PoolingBody
-from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
+from folovllm.serving.openai.protocol import ChatRequest, Pooling, Sampling, TokenizeRequest, Tool
 from folovllm.serving.openai.streams import merged
 from folovllm.serving.openai.token_bytes import TokenBytes
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
@@ -137,7 +136,7 @@ class ServingEngine:
         return self.model_name if work.lora_request is None else work.lora_request.lora_name
 
     def work(
-        self, prompts: Iterable[Any], params: SamplingParams | PoolingParams, body: Sampling | PoolingBody, key: str,
+        self, prompts: Iterable[Any], params: SamplingParams | PoolingParams, body: Sampling | Pooling, key: str,
         check: Check, form_of: str | None = None, thinks: reasoning.Thinks = "no",
     ) -> ServeContext:  # fmt: skip
         """Check all of it against the engine, tokens and grammars included; the first prompt that is wrong ends it.
