@@ -42,9 +42,9 @@ def with_pooling(model: Path, mode: str, folder: Path) -> str:
         (folder / file.name).symlink_to(file)
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     modules = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in paths.items()]
-    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": mode}))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": mode}), encoding="utf-8")
     return str(folder)
 
 

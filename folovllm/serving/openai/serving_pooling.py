@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /classify, /v1/score and /v1/rerank. vLLM: entrypoints/pooling/ (the serving.py of each)"""
+"""POST /v1/embeddings, /classify, /v1/score and /v1/rerank. vLLM: entrypoints/pooling/"""
 
 from __future__ import annotations
 
