@@ -3,7 +3,7 @@
     chunk 1   p0 p1 p2 p3     MEAN: their sum is kept            LAST: nothing
     chunk 2   p4 p5           that, and theirs, divided by 6     p5's row
 
-vLLM: v1/pool/metadata.py, model_executor/layers/pooler/ (seqwise/methods.py, seqwise/heads.py, activations.py)
+vLLM: v1/pool/metadata.py, model_executor/layers/pooler/activations.py, model_executor/layers/pooler/seqwise/methods.py
 """
 
 from __future__ import annotations
