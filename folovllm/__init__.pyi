@@ -26,8 +26,11 @@ from folovllm.model_loader import ModelLoader as ModelLoader
 from folovllm.model_loader import get_model_and_tokenizer as get_model_and_tokenizer
 from folovllm.outputs import CompletionOutput as CompletionOutput
 from folovllm.outputs import Logprob as Logprob
+from folovllm.outputs import PoolingOutput as PoolingOutput
+from folovllm.outputs import PoolingRequestOutput as PoolingRequestOutput
 from folovllm.outputs import RequestMetrics as RequestMetrics
 from folovllm.outputs import RequestOutput as RequestOutput
+from folovllm.pooling_params import PoolingParams as PoolingParams
 from folovllm.request import Request as Request
 from folovllm.request import RequestStatus as RequestStatus
 from folovllm.request import Sequence as Sequence

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.lora.config import LoRAConfig
+from folovllm.pooling_params import PoolerConfig
 from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.checks import (
     MAX_SEED,
@@ -59,6 +60,7 @@ class ModelConfig:
     device: cpu, cuda, cuda:N, or mps, a Mac's GPU (default: cuda where torch finds a GPU, else cpu)
     load_format: auto, or dummy: random weights of the model's shape
     model_impl: folovllm: our decoder; transformers: its own code, with our attention; auto: ours where it can be
+    runner: generate: it draws tokens; pooling: its answer is a vector; auto: as the model's folder says
     skip_tokenizer_init: load no tokenizer: prompts are token ids, and there is no text
     attention_backend: what computes attention; folovllm info lists them (default: the fastest that can run)
     enforce_eager: no CUDA graphs; on a CPU, layer by layer
@@ -80,6 +82,7 @@ class ModelConfig:
     device: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
     model_impl: Literal["auto", "folovllm", "transformers"] = "auto"
+    runner: Literal["auto", "generate", "pooling"] = "auto"
     skip_tokenizer_init: bool = False
     attention_backend: str | None = None
     enforce_eager: bool = False
@@ -210,8 +213,9 @@ class ParallelConfig:
 
 @dataclass
 class EngineConfig:
-    """All of it. `max_model_len` is one number: given in either layer, it holds in both. `kv_cache_groups` is for the
-    engine to say: what follows from the windows of the model's layers."""
+    """All of it. `max_model_len` is one number: given in either layer, it holds in both. `kv_cache_groups` and
+    `pooler_config` are for the engine to say: what follows from the windows of the model's layers, and what its answer
+    is where that is a vector (None: it draws tokens)."""
 
     model_config: ModelConfig
     cache_config: CacheConfig = field(default_factory=CacheConfig)
@@ -220,6 +224,7 @@ class EngineConfig:
     parallel_config: ParallelConfig = field(default_factory=ParallelConfig)
     kv_cache_groups: KVCacheGroups = None  # type: ignore[assignment]  # None until the model is known
     lora_config: LoRAConfig = field(default_factory=LoRAConfig)
+    pooler_config: PoolerConfig | None = None
 
     def __post_init__(self) -> None:
         for name, expected in _LAYERS.items():

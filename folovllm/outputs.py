@@ -87,7 +87,8 @@ class RequestOutput:
     """One request: its prompt, and the n sequences that came of it.
 
     `prompt_logprobs` has one entry per prompt token; the first is None, since nothing comes before it.
-    `num_cached_tokens` counts the prompt tokens whose keys and values did not have to be computed.
+    `num_cached_tokens` counts the prompt tokens whose keys and values did not have to be computed. `pooling_output` is
+    the vector that answers pooling parameters; PoolingRequestOutput.of() makes the output of it.
     """
 
     request_id: str
@@ -98,6 +99,32 @@ class RequestOutput:
     finished: bool = False
     metrics: RequestMetrics | None = None
     num_cached_tokens: int = 0
+    pooling_output: list[float] | None = None
+
+
+@dataclass(slots=True)
+class PoolingOutput:
+    """An embedding, the probabilities of labels, or one score."""
+
+    data: list[float]
+    embedding = probs = property(lambda self: self.data)
+    score = property(lambda self: self.data[0])
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput:
+    """One prompt, or one pair of texts, and the vector that came of it."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int
+    finished: bool = True
+
+    @classmethod
+    def of(cls, output: RequestOutput) -> PoolingRequestOutput:
+        made = PoolingOutput(output.pooling_output or [])
+        return cls(output.request_id, made, output.prompt_token_ids, output.num_cached_tokens)
 
 
 @dataclass

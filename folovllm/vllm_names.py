@@ -25,7 +25,7 @@ from folovllm.utils.checks import wrong
 HAS_NOT = "vLLM has this, FoloVLLM does not"
 _MODULES = (
     "inputs", "engine.arg_utils", "engine.async_llm_engine", "v1.engine.async_llm", "v1.engine.llm_engine",
-    "v1.sample.logits_processor", "pooling_params",
+    "v1.sample.logits_processor",
 )  # fmt: skip
 
 

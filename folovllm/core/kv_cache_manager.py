@@ -212,7 +212,7 @@ class KVCacheManager:
         if self.enable_prefix_caching:
             if request.num_cached_tokens is None:
                 self._first_seqs[seq] = request
-            if not _needs_every_logit(seq):
+            if not _needs_every_row(seq):
                 self._take_cached(seq)
         return False
 
@@ -352,7 +352,10 @@ def common_prefix(a: Sequence, b: Sequence) -> int:
     return a.get_prompt_len() + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], outputs))
 
 
-def _needs_every_logit(seq: Sequence) -> bool:
-    """Log-probabilities of prompt tokens come from the logits of all of them, so none may be skipped."""
+def _needs_every_row(seq: Sequence) -> bool:
+    """Log-probabilities of prompt tokens come from the logits of all of them, and a mean is over all their rows: then
+    none may be skipped."""
+    if seq.pooling_params is not None:
+        return seq.pooling_params.skip_reading_prefix_cache
     wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
     return wanted and seq.get_output_len() == 0

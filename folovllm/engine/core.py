@@ -181,12 +181,13 @@ class EngineCore:
         num_tokens = 0
         for seq, (count, ended) in new.items():
             request = self.requests[seq.request_id]
-            params, num_tokens = request.sampling_params, num_tokens + count
+            params, token_ids = request.sampling_params, seq.data.output_token_ids[-count:]
+            num_tokens += len(token_ids)
             new_logprobs = [logprobs[seq], *output.later_logprobs.get(seq.seq_id, ())] if seq in logprobs else None
             reason = None if ended is None else SequenceStatus.finish_reason(ended)
             index = 0 if params.best_of == 1 else seq.index
-            token_ids = seq.data.output_token_ids[-count:]
-            made.outputs.append(EngineCoreOutput(request.key, index, token_ids, new_logprobs, reason, seq.stop_reason))
+            came = new_logprobs, reason, seq.stop_reason, None, output.pooled.get(seq.seq_id)
+            made.outputs.append(EngineCoreOutput(request.key, index, token_ids, *came))
             if params.extra_args:
                 changed[request] = None
             if ended is not None:
@@ -257,7 +258,8 @@ class EngineCore:
             if not self._taking_part or not isinstance(error, Exception):
                 raise
             raise StepFailedError(error, [seq for seq in self._taking_part if not seq.is_finished()]) from error
-        gained = self.scheduler.update_from_output(scheduled, output.token_ids, output.failures, output.drafts)
+        came_of_it = output.token_ids, output.failures, output.drafts, output.pooled
+        gained = self.scheduler.update_from_output(scheduled, *came_of_it)
         if (record := self._records.pop(0)) is not None:
             record.times += (came, self.clock())
             record.token_ids, record.drafts, self._over = output.token_ids, output.drafts, record

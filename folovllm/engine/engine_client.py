@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import aclosing
 from itertools import count
 from typing import Any
 
@@ -25,7 +26,8 @@ from folovllm.engine.output_processor import OutputProcessor, RequestState
 from folovllm.engine.pacing import Pacing
 from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.lora.request import LoRARequest
-from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
+from folovllm.outputs import OutputDelta, PoolingRequestOutput, RequestOutput, check_can_stream
+from folovllm.pooling_params import PoolingParams
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
@@ -224,6 +226,16 @@ class EngineClient(KnowsVLLM, ABC):
                 self.output_processor.abort_request(number)
                 if not collector.is_over:
                     self._send(EngineCoreRequestType.ABORT, number, request_id)
+
+    async def encode(
+        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str | None = None, **options: Any
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """The vector of one prompt, once it is there; `options` as of generate()."""
+        stream = self.generate(prompt, pooling_params, request_id, **options)  # type: ignore[arg-type]
+        async with aclosing(stream) as outputs:
+            async for output in outputs:
+                if output.finished:
+                    yield PoolingRequestOutput.of(output)
 
     def _catch_up(self, state: RequestState) -> None:
         """With what came while a thread made an output."""

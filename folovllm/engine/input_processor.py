@@ -21,6 +21,7 @@ from folovllm.engine.lora_loader import LoRALoader
 from folovllm.errors import PromptTooLongError
 from folovllm.lora.request import LoRARequest
 from folovllm.model_loader.hf_config import load_generation_config, load_hf_config
+from folovllm.pooling_params import PoolingParams, resolve_pooling_params
 from folovllm.request import Request
 from folovllm.sample.loaded_processors import resolve_extra_args
 from folovllm.sample.structured.grammars import GrammarCompiler
@@ -53,6 +54,7 @@ class ProcessedInputs:
     token_ids: list[int]
     params: SamplingParams
     cache_salt: str | None
+    pooling_params: PoolingParams | None = None
 
 
 Prompt = str | Sequence[int] | Mapping[str, Any] | ProcessedInputs
@@ -60,6 +62,11 @@ Prompt = str | Sequence[int] | Mapping[str, Any] | ProcessedInputs
 to show beside them; and in it, if wanted, "cache_salt": cached blocks are shared with prompts of the same salt only. Or
 one that has been checked, its parameters included."""
 PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+
+
+AnyParams = SamplingParams | PoolingParams
+DRAWS_NOTHING = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False)
+"""Beside pooling parameters: one sequence, which would end with its first token."""
 
 
 class InputProcessor:
@@ -86,7 +93,7 @@ class InputProcessor:
         return self._grammars
 
     def process(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int = 0, key: int | str = "",
+        self, request_id: str, prompt: Prompt, params: AnyParams | None, priority: int = 0, key: int | str = "",
         lora_request: LoRARequest | None = None,
     ) -> Request:  # fmt: skip
         """Raises ValueError: priority without that policy; as LoRALoader.load; as check, unless that has been done."""
@@ -100,30 +107,31 @@ class InputProcessor:
         lora = None if lora_request is None else self.lora_loader.load(lora_request)
         return Request(
             request_id, prompt.text, prompt.token_ids, prompt.params,
-            priority=priority, key=key, cache_salt=prompt.cache_salt, lora=lora,
+            priority=priority, key=key, cache_salt=prompt.cache_salt, lora=lora, pooling_params=prompt.pooling_params,
         )  # fmt: skip
 
-    def check(self, prompts: Iterable[Prompt], params: SamplingParams | None) -> Iterator[ProcessedInputs]:
+    def check(self, prompts: Iterable[Prompt], params: AnyParams | None) -> Iterator[ProcessedInputs]:
         """One after the other, the parameters once: they are the same for all.
 
         Raises:
             ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer,
                 a parameter that is wrong or more than the engine allows (check_bounds), a form that cannot be
                 compiled.
-            PromptTooLongError: no room is left for even one new token.
+            PromptTooLongError: no room is left for even one new token, where one is drawn.
         """
-        resolved: SamplingParams | None = None
+        pooling = resolve_pooling_params(params, self.config.pooler_config)
+        resolved = None if pooling is None else DRAWS_NOTHING
         for prompt in prompts:
             text, token_ids = self._tokenize(prompt)
             cache_salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
             if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
                 raise ValueError(f"cache_salt must be a string that is not empty, got {cache_salt!r}")
             self._check_prompt(token_ids)
-            resolved = resolved or self._resolve_params(params)
+            resolved = resolved or self._resolve_params(params)  # type: ignore[arg-type]  # no PoolingParams
             own = copy.copy(resolved)  # its lists are shared, and never changed
             own.max_tokens = own.max_tokens or self.max_model_len - len(token_ids)
             check_beams_fit(len(token_ids), own, self.config)
-            yield ProcessedInputs(text, token_ids, own, cache_salt)
+            yield ProcessedInputs(text, token_ids, own, cache_salt, pooling)
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):
@@ -151,13 +159,14 @@ class InputProcessor:
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
             raise ValueError("prompt must have at least one token, got none")
-        if len(token_ids) >= self.max_model_len:
+        draws = self.config.pooler_config is None
+        if len(token_ids) > self.max_model_len - draws:
             num_blocks = self.config.cache_config.num_kv_blocks or 0
             num_tokens = self.config.kv_cache_groups.longest(num_blocks, self.max_model_len)
             raise PromptTooLongError(
-                f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len} and must leave room "
-                f"for at least one new token (the KV cache holds {num_tokens} tokens): shorten the prompt, "
-                f"or raise max_model_len and with it, if need be, num_kv_blocks"
+                f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len}"
+                f"{' and must leave room for at least one new token' if draws else ''} (the KV cache holds "
+                f"{num_tokens} tokens): shorten the prompt, or raise max_model_len and, if need be, num_kv_blocks"
             )
         for token_id in token_ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):

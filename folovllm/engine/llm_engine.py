@@ -27,7 +27,10 @@ from folovllm.engine.stats import EngineStats
 from folovllm.lora.request import LoRARequest
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.model_loader.hf_config import load_hf_config
+from folovllm.model_loader.model_files import readable_errors
+from folovllm.model_loader.pooler_config import load_pooler_config
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
+from folovllm.pooling_params import PoolingParams
 from folovllm.sample.loaded_processors import load_logits_processors
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_str, wrong
@@ -66,7 +69,9 @@ class LLMEngine(KnowsVLLM):
         config = dataclasses.replace(config)  # a copy: the caller's stays as it was
         config.set_max_model_len(resolve_max_model_len(hf_config, model_config.max_model_len))
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
-        self.eos_token_ids = ends_of_text(model_config, self.tokenizer)
+        self.eos_token_ids = ends_of_text(model_config, self.tokenizer, warn=hf_config.pooling_task is None)
+        with readable_errors(model_config.model):
+            config.pooler_config = load_pooler_config(hf_config, model_config.model, self.tokenizer)
 
         self.core = build_engine_core(
             config, hf_config, self.dtype, self.device, self.eos_token_ids, choose=choose,
@@ -90,8 +95,8 @@ class LLMEngine(KnowsVLLM):
         return cls(args.create_engine_config())
 
     def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0,
-        lora_request: LoRARequest | None = None,
+        self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams | None = None, *,
+        priority: int = 0, lora_request: LoRARequest | None = None,
     ) -> None:  # fmt: skip
         """Queue a request. Under policy="priority" a lower number goes first; among equals, the one that came first.
         lora_request: the adapter that answers; None: the model itself.

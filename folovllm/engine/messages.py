@@ -73,6 +73,7 @@ class EngineCoreOutput(NamedTuple):
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     cumulative_logprob: float | None = None  # of a beam
+    pooling_output: list[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,7 @@ class RequestState:
         self.prompt, self.prompt_token_ids, self._decoder = prompt, prompt_token_ids, decoder
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self.num_cached_tokens = 0
+        self.pooling_output: list[float] | None = None
         self.metrics = RequestMetrics(time.time())
         self.sequences: dict[int, SequenceState] = {}  # of those that have a token
         self._num_finished = 0
@@ -164,6 +165,7 @@ class RequestState:
             self.sequences[output.seq_index] = seq
         if seq.finish_reason is not None:
             return False  # it comes after a stop string, of which the core did not know yet
+        self.pooling_output = output.pooling_output
         num_tokens = seq.add(output.new_token_ids, output.finish_reason, output.stop_reason)
         self.metrics.num_output_tokens += num_tokens
         self._num_finished += seq.finish_reason is not None
@@ -198,6 +200,7 @@ class RequestState:
                 self.metrics.first_scheduled_time,
             ),
             num_cached_tokens=self.num_cached_tokens,
+            pooling_output=self.pooling_output,
         )
 
 

@@ -16,6 +16,7 @@ from folovllm.entrypoints.beam_search import BeamSearchOutput, to_output
 from folovllm.entrypoints.chat_template import conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.metrics_reader import Metric, labels_of, metrics_of
+from folovllm.entrypoints.pooling import PoolingMethods
 from folovllm.lora.request import LoRARequest
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import BeamSearchParams, SamplingParams
@@ -30,7 +31,7 @@ Messages = list[dict[str, Any]]
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM(KnowsVLLM):
+class LLM(PoolingMethods, KnowsVLLM):
     """An engine for offline use.
 
     The steps of the small model that ships here compute with one CPU thread, unless OMP_NUM_THREADS or

@@ -53,6 +53,8 @@ def read_adapter(request: LoRARequest, modules: dict[str, tuple[int, int]], max_
         for module in dict.fromkeys(map(_module_of, sorted(tensors))):
             rank, alpha = _of(module, config, "r", "rank_pattern"), _of(module, config, "lora_alpha", "alpha_pattern")
             a, b = (tensors.get(f"{PREFIX}{module}.lora_{half}.weight") for half in "AB")
+            if module not in modules:  # of a model without a head, whose names begin with its layers
+                module = f"model.{module}"
             if module not in modules:
                 raise ModelLoadError(f"{module} must be one of the model's layers, {SEVEN} of an MLP that is no expert")
             size, outs = modules[module]

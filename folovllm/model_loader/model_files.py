@@ -27,6 +27,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 # The largest models come in some hundreds. Each is a path to make and to look for: a million take the better part of a
 # minute.
 MAX_FILES = 10_000
+_JSON: dict[type[Any], str] = {dict: "object", list: "list"}
 LONGEST_NAME = 255  # bytes of a file's name, on the usual file systems
 _OTHER_FORMATS = {
     "*.bin": "its *.bin weights are pickles, which can run code: convert them with save_pretrained",
@@ -133,8 +134,8 @@ def checkpoint_files(folder: Path) -> list[Path]:
     return sorted(folder / name for name in first)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
+def read_json(path: Path, kind: type[Any] = dict) -> Any:
+    """The JSON object, or list, in a file.
 
     Raises:
         ModelLoadError: it is damaged, or no object, by the file's name.
@@ -143,8 +144,8 @@ def read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from None
-    if not isinstance(values, dict):
-        raise ModelLoadError(f"{path} must hold a JSON object, got {describe(values)}")
+    if not isinstance(values, kind):
+        raise ModelLoadError(f"{path} must hold a JSON {_JSON[kind]}, got {describe(values)}")
     return values
 
 

@@ -26,6 +26,7 @@ from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+CLASSIFIER = "score.weight"
 # As safetensors spells them. Whole numbers where the model has none are quantised weights without their scale, or none.
 WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
 CODE_DTYPES = {
@@ -153,10 +154,15 @@ def _by_our_names(model: DecoderForCausalLM, wanted: Shapes, found: dict[str, Te
     model.layers.0.mlp.gate.weight                           Mixtral's; files have model.layers.0.block_sparse_moe.gate
     model.layers.0.mlp.experts.down_proj                     all experts' [hidden, size] in one
     model.layers.0.mlp.experts.gate_up_proj                  and their gates' rows before their ups', [2 * size, hidden]
+    layers.0.mlp.up_proj.weight                              a model's without a head, as Qwen3-Embedding
     """
     spec, named = model.decoder_spec, dict[str, TensorInfo]()
     for stored, info in found.items():
         bare = stored.replace("_orig_mod.", "").removeprefix("module.")
+        if spec.pools and bare in (HEAD, CLASSIFIER):  # worker/pooler.py has it
+            continue
+        if bare not in wanted and f"model.{bare}" in wanted:
+            bare = f"model.{bare}"
         names = {bare if bare in wanted else spec.name_in_checkpoint(bare): info}
         block, _, layer = bare.rpartition(".")
         if block.endswith(".experts") and layer in FUSED and spec.experts is not None and len(info.shape) == 3:
@@ -191,8 +197,6 @@ def _why_a_stranger(model: DecoderForCausalLM, name: str, info: TensorInfo, want
             return "it is a bias that is not zero, of a layer that has none" if info.read(file).any() else None
     if model.lm_head.tied and name.startswith("lm_head."):
         return "tie_word_embeddings in config.json must be false for a head of its own"
-    if f"model.{name}" in wanted:
-        return "its name lacks 'model.': save the model with its head, as AutoModelForCausalLM does"
     if (number := re.match(r"model\.layers\.(\d+)\.", name)) and int(number[1]) >= model.decoder_spec.num_layers:
         return f"num_hidden_layers in config.json is {model.decoder_spec.num_layers}"
     known = (why for pattern, why in STRANGERS if re.search(pattern, info.stored))

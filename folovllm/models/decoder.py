@@ -51,6 +51,8 @@ class DecoderSpec:
     qk_norm: bool = False
     """RMSNorm on each head of q and k before RoPE (Qwen3): keeps their products in range without biases."""
     experts: ExpertsSpec | None = None
+    pools: bool = False
+    """Whether its hidden states are the answer: a head in its checkpoint is none of the decoder's."""
     names: tuple[tuple[str, str], ...] = ()
     """Parts of names: (ours, the checkpoint's), where they differ (Mixtral)."""
 

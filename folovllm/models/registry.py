@@ -123,7 +123,7 @@ def decoder_spec(config: Any) -> DecoderSpec:
         num_kv_heads=config.num_key_value_heads,
         head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
         rms_norm_eps=config.rms_norm_eps, rope=rope, tie_word_embeddings=config.tie_word_embeddings,
-        windows=_windows(config), **switches(config),
+        windows=_windows(config), pools=getattr(config, "pooling_task", None) is not None, **switches(config),
     )  # fmt: skip
 
 

@@ -21,9 +21,11 @@ import torch
 from huggingface_hub import snapshot_download
 
 from folovllm.distributed.parallel_state import GroupCoordinator
+from folovllm.errors import ModelLoadError
 from folovllm.layers.ops import LayerOps
 from folovllm.model_loader.model_files import readable_errors, resolve_model_path
 from folovllm.models.checkpoint import (
+    CLASSIFIER,
     EMBEDDING,
     HEAD,
     TensorInfo,
@@ -96,6 +98,24 @@ def weights_folder(model: str) -> Path:
         with readable_errors(model):
             path = snapshot_download(path, allow_patterns=WANTED_FILES, ignore_patterns=UNWANTED_FILES)
     return Path(path)
+
+
+def read_pooler_head(weights: Path, token_ids: tuple[int, ...]) -> torch.Tensor:
+    """A classifier's head, [labels, hidden] float32: its own, or of one row, as PoolerConfig.token_ids has it. Raises
+    ModelLoadError: the checkpoint has none."""
+    found, names = (
+        read_heads(weights),
+        (HEAD, EMBEDDING, EMBEDDING.removeprefix("model.")) if token_ids else (CLASSIFIER,),
+    )
+    info = next((found[name] for name in names if name in found), None)
+    if info is None:
+        raise ModelLoadError(f"the checkpoint lacks {names[0]}, the head that makes logits of a pooled row")
+    with open_weights(info.path) as file:
+        if not token_ids:
+            return info.read(file).float()
+        stored, size = info.open(file), info.shape[1]
+        first, *second = (stored[each : each + 1, 0:size].float() for each in token_ids)
+        return first - second[0] if second else first
 
 
 @contextmanager

@@ -12,6 +12,7 @@ vLLM: v1/worker/gpu_model_runner.py (AsyncGPUModelRunnerOutput), v1/worker/gpu/a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 import torch
@@ -87,6 +88,8 @@ class AsyncModelRunnerOutput:
     """All that take part: SchedulerOutput.rows."""
     prompt_logprobs: dict[str, LogprobsCopy] = field(default_factory=dict)
     """By sequence id, of prompts that end in this step."""
+    pooled: Callable[[], dict[str, list[float]]] | None = None
+    """Waits for the vectors of sequences that end with their prompt, in this step."""
     failures: Failures = field(default_factory=dict)
     draws: list[int] = field(default_factory=list)
     """Which of `rows` draw a token."""
@@ -123,6 +126,8 @@ class AsyncModelRunnerOutput:
         if self._is_bad is not None:
             is_bad = self._is_bad.get().tolist()
             self.failures |= find_not_finite(self.rows[: len(is_bad)], is_bad)
+        if self.pooled is not None:
+            output.pooled = self.pooled()
         if self.prompt_logprobs:
             output.prompt_logprobs = {seq_id: copy.rows() for seq_id, copy in self.prompt_logprobs.items()}
             self.failures |= find_nan_prompts(self.rows, output.prompt_logprobs)

@@ -36,6 +36,7 @@ from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.lora import LoRASlots
 from folovllm.worker.pinned_mover import PinnedBlockMover
+from folovllm.worker.pooler import Pooler
 from folovllm.worker.prompt_logprobs import PromptLogprobs
 from folovllm.worker.prompt_shape import PromptShape
 from folovllm.worker.proposer import Proposer
@@ -49,11 +50,12 @@ class ModelRunner:
         self, model: DecoderForCausalLM, kv_cache: KVCache, sampling: BatchSampler, graphs: CudaGraphs | None, *,
         num_swap_blocks: int, max_num_seqs: int, max_model_len: int, device: torch.device,
         proposer: Proposer | None = None, rejects: bool = False, group: GroupCoordinator | None = None,
-        lora: LoRASlots | None = None,
+        pooler: Pooler | None = None, lora: LoRASlots | None = None,
     ) -> None:  # fmt: skip
-        """group: of the ranks that repeat what this one does; None: there is one. lora: None: there are no adapters."""
+        """group: of the ranks that repeat what this one does; None: there is one. pooler: what makes the answers; None:
+        tokens are drawn. lora: None: there are no adapters."""
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
-        self.lora = lora
+        self.pooler, self.lora = pooler, lora
         self.group, self.device, self.vocab_size = group, device, model.decoder_spec.vocab_size
         self._on_device = partial(torch.cuda.device, device) if device.type == "cuda" else nullcontext
         self.mover = make_mover(kv_cache, num_swap_blocks, device)
@@ -92,7 +94,7 @@ class ModelRunner:
         lora_slots = None if self.lora is None else self.lora.of(seqs)
         size, shape = self._choose_graph(scheduled, nums) if lora_slots is None else (None, None)
         inputs = self.batch.prepare(seqs, nums, forks, size, shape, lora_slots)
-        step.draws = inputs.draws.tolist()
+        step.draws = inputs.draws.tolist() if self.pooler is None else []
         drawing = list(map(step.rows.__getitem__, step.draws))
         hidden = logits = drawn = None
         reads_hidden = self.speculation is not None and self.speculation.proposer.reads_hidden
@@ -102,6 +104,7 @@ class ModelRunner:
         if self.graphs is None or size is None:
             if sum(nums) > len(seqs):  # else every row is a last one
                 wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
+                wants_all = wants_all or (self.pooler is not None and self.pooler.needs_every_row)
                 inputs.metadata.last_rows_only = not (wants_all or reads_hidden)
             if hidden is None:
                 hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
@@ -132,7 +135,9 @@ class ModelRunner:
             self.batch.advance(inputs, [])
         if len(step.draws) < len(step.rows):
             step.set_computed(hidden[inputs.metadata.query_start_loc[1 : len(seqs) + 1] - 1])
-        if scheduled.num_prompt_tokens:
+        if self.pooler is not None:
+            step.pooled = self.pooler.pool(seqs, nums, hidden)
+        elif scheduled.num_prompt_tokens:
             step.prompt_logprobs = self.prompt_logprobs.gather(seqs, nums, hidden)
         return step
 

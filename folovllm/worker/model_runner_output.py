@@ -83,6 +83,8 @@ class ModelRunnerOutput:
     """What a request's own logits processor raised, and what is found below."""
     drafts: dict[str, VerifiedDraft] = field(default_factory=dict)
     """By sequence id, of those for whose draft tokens there was room."""
+    pooled: dict[str, list[float]] = field(default_factory=dict)
+    """By sequence id, of those whose answer is a vector, and is there."""
     later_logprobs: dict[str, list[LogprobsRow]] = field(default_factory=dict)
     """By sequence id: of VerifiedDraft.next_token_ids, where they are asked for."""
 

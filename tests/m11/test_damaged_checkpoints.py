@@ -126,10 +126,14 @@ def test_dummy_weights_larger_than_the_memory_are_refused():
         build_model(config, 64, torch.float32, CPU, None)
 
 
-def test_a_tensor_without_the_models_prefix_is_refused_by_that_reason(tmp_path):
+def test_a_tensor_without_the_models_prefix_is_read_unless_it_is_there_twice(tmp_path):
     bare = "layers.1.self_attn.k_proj.weight"
-    folder = edit_tensors(make_hf_folder(tmp_path), lambda t: t.update({bare: t.pop(f"model.{bare}")}))
-    with pytest.raises(ModelLoadError, match=r"no place for: layers.1.self_attn.k_proj.weight .* lacks 'model.'"):
+    folder = make_hf_folder(tmp_path)
+    want = flat_logits(build(folder), [torch.arange(9)])
+    edit_tensors(folder, lambda t: t.update({bare: t.pop(f"model.{bare}")}))
+    assert torch.equal(flat_logits(build(folder), [torch.arange(9)]), want)
+    edit_tensors(folder, lambda t: t.update({f"model.{bare}": t[bare].clone()}))
+    with pytest.raises(ModelLoadError, match=rf"has model.{bare} twice: as {bare} and as model.{bare}"):
         build(folder)
 
 

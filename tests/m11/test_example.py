@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.helpers import run_example
 
@@ -18,3 +22,13 @@ def test_tokens_are_equal_and_a_refusal_has_its_reason(monkeypatch):
         "bloom: refused. model_impl 'transformers' cannot compute model_type 'bloom': 0 of its 4 layers ask for "
         "attention: the others have some of their own, or none, or share a module"
     )
+
+
+@pytest.mark.exhaustive
+def test_the_notes_are_searched():
+    if not (Path(__file__).parents[2] / "docs" / "en" / "m6").is_dir():
+        pytest.skip("this tree has no notes to search")
+    mean, *_, of_means, last, _, _, of_lasts = run_example("pooling.py").splitlines()
+    assert (mean, last) == ("mean:", "lasttoken:")
+    for line in (of_means, of_lasts):
+        assert re.fullmatch(r"\d+ of \d+ second halves have their first among the 5 nearest", line)

@@ -58,7 +58,7 @@ def test_each_line_is_answered_as_a_server_answers_it(tmp_path: Path, client: Op
         "",
         "{no JSON",
         line("", {"prompt": "a"}),
-        line("url", {"input": "a"}, "/v1/embeddings"),
+        line("url", {"input": "a"}, "/v1/audio"),
         line("stream", {"prompt": "a", "stream": True}),
         line("wrong", {"prompt": "a", "temperature": -1}),
         line("model", {"prompt": "a", "model": "other"}),

@@ -47,7 +47,10 @@ class BatchLine(Body):
 
     custom_id: str = Field(min_length=1)
     method: Literal["POST"]
-    url: Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
+    url: Literal[
+        "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
+        "/v1/embeddings", "/v1/score", "/v1/rerank",
+    ]  # fmt: skip
     body: dict[str, Any]
 
 

@@ -27,7 +27,7 @@ from pydantic_core import from_json
 from folovllm.serving.logs import caller
 from folovllm.serving.openai.errors import APIError, refused
 from folovllm.serving.openai.gate import Gate
-from folovllm.serving.openai.protocol import Sampling
+from folovllm.serving.openai.protocol import Pooling, Sampling
 from folovllm.utils.checks import describe
 from folovllm.utils.logging import init_logger
 
@@ -134,7 +134,7 @@ class _BoundedRequest(Request):
 
     async def json(self) -> BaseModel:
         body = await self._bodies.decode(await self.body(), self._kind)
-        if isinstance(body, Sampling) and body.request_id is None:
+        if isinstance(body, Sampling | Pooling) and body.request_id is None:
             body.request_id = caller.get().request_id
         return body
 

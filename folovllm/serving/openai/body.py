@@ -96,7 +96,8 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
         for name in (
             "truncate_prompt_tokens", "kv_transfer_params", "thinking_token_budget", "audio", "prediction",
             "web_search_options", "conversation", "prompt_embeds", "structural_tag", "whitespace_pattern",
-            "disable_any_whitespace", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+            "disable_any_whitespace", "truncation_side", "max_tokens_per_query", "max_tokens_per_doc", "embed_dtype",
+            "endianness", "instruction", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
             "guided_json_object", "guided_decoding", "guided_whitespace_pattern",
         )
     },

@@ -5,7 +5,7 @@ vLLM: entrypoints/openai/chat_completion/protocol.py, entrypoints/openai/complet
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, Field
 
@@ -98,6 +98,68 @@ class CompletionRequest(Sampling):
     @property
     def num_prompts(self) -> int:
         return 1 if self.is_one else len(self.prompt)
+
+
+class Pooling(WholeBody):
+    """What requests share whose answer is a vector."""
+
+    stream: ClassVar[None] = None
+    response_format: ClassVar[None] = None
+
+    model: str | None = None
+    use_activation: bool | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+    request_id: Words | None = None
+
+
+class ClassifyRequest(Pooling):
+    """POST /classify"""
+
+    model_config = described(input=["It was a fine day.", "It rained."])
+
+    input: str | TokenIds | Annotated[list[str], at_most(256)] | Annotated[list[TokenIds], at_most(256)]
+    add_special_tokens: bool = True
+
+    @property
+    def inputs(self) -> list[Any]:
+        is_one = isinstance(self.input, str) or bool(self.input and isinstance(self.input[0], int))
+        return [self.input] if is_one else [*self.input]
+
+
+class EmbeddingRequest(ClassifyRequest):
+    """POST /v1/embeddings"""
+
+    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+OneOrMany = str | Annotated[list[str], at_most(256)]
+
+
+class ScoreRequest(Pooling):
+    """POST /v1/score"""
+
+    model_config = described(queries="What is a cat?", documents=["An animal.", "A stone."])
+
+    queries: str | Annotated[list[str], at_most(256)] = Field(
+        validation_alias=AliasChoices("queries", "data_1", "text_1")
+    )
+    documents: str | Annotated[list[str], at_most(256)] = Field(
+        validation_alias=AliasChoices("documents", "data_2", "text_2")
+    )
+    chat_template_kwargs: FreeJson | None = None
+
+
+class RerankRequest(Pooling):
+    """POST /v1/rerank"""
+
+    model_config = described(query="What is a cat?", documents=["An animal.", "A stone."], top_n=1)
+
+    query: str
+    documents: Annotated[list[str], at_most(256)]
+    top_n: int = Field(0, ge=0)
+    chat_template_kwargs: FreeJson | None = None
 
 
 class TextPart(Body):

@@ -26,6 +26,7 @@ from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.errors import ModelLoadError, NoTokenLeftError
 from folovllm.lora.request import LoRARequest
 from folovllm.outputs import RequestOutput
+from folovllm.pooling_params import PoolingParams
 from folovllm.sample.structured.grammars import GrammarError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
@@ -38,7 +39,7 @@ from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.metrics import Metrics, ObservedRequest
 from folovllm.serving.openai.middleware import salt_for
 from folovllm.serving.openai.options import ServerOptions
-from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
+from folovllm.serving.openai.protocol import ChatRequest, Pooling, Sampling, TokenizeRequest, Tool
 from folovllm.serving.openai.streams import merged
 from folovllm.serving.openai.token_bytes import TokenBytes
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
@@ -98,7 +99,8 @@ class ServingEngine:
         special = set(getattr(self.tokenizer, "all_special_tokens", ()))
         self.thinks_in_special_tokens = self.reasoning_parser is not None and reasoning.END in special
         a_token = characters_a_token(self.tokenizer)
-        self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
+        most_tokens = llm.engine.max_model_len - (llm.engine.config.pooler_config is None)  # one is to be drawn
+        self.max_characters = None if a_token is None else a_token * most_tokens
         named = options.generation_config, options.override_generation_config
         self.defaults = load_generation_defaults(llm.engine.model_config, *named)
         self.background = Background()
@@ -134,8 +136,8 @@ class ServingEngine:
         return self.model_name if work.lora_request is None else work.lora_request.lora_name
 
     def work(
-        self, prompts: Iterable[dict[str, Any]], params: SamplingParams, body: Sampling, key: str, check: Check,
-        form_of: str | None = None, thinks: reasoning.Thinks = "no",
+        self, prompts: Iterable[Any], params: SamplingParams | PoolingParams, body: Sampling | Pooling, key: str,
+        check: Check, form_of: str | None = None, thinks: reasoning.Thinks = "no",
     ) -> ServeContext:  # fmt: skip
         """Check all of it against the engine, tokens and grammars included; the first prompt that is wrong ends it.
 
@@ -160,11 +162,11 @@ class ServingEngine:
         def asking() -> Iterator[dict[str, Any]]:
             for prompt in prompts:
                 check()
-                yield prompt | salted
+                yield {"prompt": prompt, **salted} if isinstance(prompt, str) else prompt | salted
 
         checks = InputProcessor(self.cancellable_tokenizer(check), inputs.vocab_size, engine.config, inputs.grammars)
         try:
-            if thinks != "no" and params.structured_outputs is not None:
+            if thinks != "no" and isinstance(params, SamplingParams) and params.structured_outputs is not None:
                 inputs.grammars.compile(params.structured_outputs)  # what is wrong is said of the form as it was given
                 form = reasoning.after_thoughts(params.structured_outputs, thinks, self.added_tokens)
                 params.structured_outputs = form
@@ -177,7 +179,8 @@ class ServingEngine:
                 raise ValueError(f"{asked} cannot be kept: {error}") from error
             raise
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
-        return ServeContext(ready, params, body.priority, kind, self.check_model(body.model))
+        drawn = params if isinstance(params, SamplingParams) else ready[0].params
+        return ServeContext(ready, drawn, body.priority, kind, self.check_model(body.model))
 
     def cancellable_tokenizer(self, check: Check) -> Any | None:
         """The tokenizer, for work that asks before each text."""

@@ -18,6 +18,7 @@ from enum import Enum, auto
 
 from folovllm.errors import IllegalTransition
 from folovllm.outputs import FinishReason, Logprob, RequestMetrics
+from folovllm.pooling_params import PoolingParams
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_float, check_int, check_str, check_token_ids, wrong
 
@@ -123,6 +124,7 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     further_tables: list[list[int]] = field(default_factory=list)  # block_ids of further groups of layers
     num_computed_tokens: int = 0  # tokens whose keys and values are in the cache
+    pooling_params: PoolingParams | None = None  # its request's
     output_logprobs: list[dict[int, Logprob]] = field(default_factory=list)  # left empty: the client has them
     cumulative_logprob: float = 0.0
     stop_reason: int | str | None = None
@@ -229,6 +231,7 @@ class Request:
     key: int | str = ""  # by which a client knows it; "": by its request_id
     cache_salt: str | None = None  # requests share cached blocks with those of the same salt only
     num_cached_tokens: int | None = None  # prompt tokens found in a cache; None until it is let in
+    pooling_params: PoolingParams | None = None  # of one that ends with its prompt: it gains no token
     sequences: dict[str, Sequence] = field(init=False)  # by sequence id, in the order of their making
     metrics: RequestMetrics = field(init=False)  # as output_logprobs, but for the arrival
     _found: dict[SequenceStatus, Sequence | None] = field(init=False, default_factory=dict, repr=False)
@@ -270,7 +273,9 @@ class Request:
         """All that are run, which wait. The prompt never changes, so that all of them have the same list of it."""
         for index in range(self.sampling_params.best_of):
             data = SequenceData(self.prompt_token_ids)
-            self.add_seq(Sequence(f"{self.request_id}-{index}", self.request_id, data, self.sampling_params))
+            seq = Sequence(f"{self.request_id}-{index}", self.request_id, data, self.sampling_params)
+            seq.pooling_params = self.pooling_params
+            self.add_seq(seq)
 
     def add_seq(self, seq: Sequence) -> None:
         """Make `seq` the newest of the sequences, to be found by its id."""

@@ -331,15 +331,17 @@ class Scheduler:
         token_ids: Iterable[int | None],
         failed: Container[str] = (),
         drafts: Drafts = NO_DRAFTS,
+        pooled: Container[str] = (),
     ) -> list[tuple[Sequence, SequenceStatus | None]]:
         """Take in a step's tokens, one per row of `output`; None where it brought none.
 
         failed: ids of sequences whose requests are about to be ended, for they went wrong in this step.
         drafts: by sequence id, what came of the draft tokens for which the step had room.
+        pooled: ids of sequences that end with their prompt, and this step has computed it: they gain no token.
 
         Returns the sequences that gained a token, once for each token, with the status that this token brings about, if
-        any. They are ended by finish(), later, since a stop string may have a say. A sequence that was aborted
-        meanwhile is passed over.
+        any, and those that end without one. They are ended by finish(), later, since a stop string may have a say. A
+        sequence that was aborted meanwhile is passed over.
         """
         if not output.is_assumed:
             self.advance(output)
@@ -353,6 +355,8 @@ class Scheduler:
                 else:
                     token_ids_so_far.append(token_id)
                 gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
+            elif seq.status is RUNNING and seq.seq_id in pooled:
+                gained.append((seq, SequenceStatus.FINISHED_STOPPED))
         if output.num_lookahead_tokens:
             further, changed = self.drafts.take_in(output, drafts, dict(gained), self.eos_token_ids)
             gained += further

@@ -34,6 +34,7 @@ from folovllm.worker.follower import Command, pack_moves
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
+from folovllm.worker.pooler import Pooler
 from folovllm.worker.prompt_logprobs import PromptLogprobs
 from folovllm.worker.prompt_shape import PromptShape
 from folovllm.worker.proposer import Proposer
@@ -47,9 +48,12 @@ class ModelRunner:
         self, model: DecoderForCausalLM, kv_cache: KVCache, sampling: BatchSampler, graphs: CudaGraphs | None, *,
         num_swap_blocks: int, max_num_seqs: int, max_model_len: int, device: torch.device,
         proposer: Proposer | None = None, rejects: bool = False, group: GroupCoordinator | None = None,
+        pooler: Pooler | None = None,
     ) -> None:  # fmt: skip
-        """group: of the ranks that repeat what this one does; None: there is one."""
+        """group: of the ranks that repeat what this one does; None: there is one. pooler: what makes the answers; None:
+        tokens are drawn."""
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
+        self.pooler = pooler
         self.group, self.device, self.vocab_size = group, device, model.decoder_spec.vocab_size
         self._on_device = partial(torch.cuda.device, device) if device.type == "cuda" else nullcontext
         self.mover = make_mover(kv_cache, num_swap_blocks, device)
@@ -87,7 +91,7 @@ class ModelRunner:
             nums = [num + len(drafts.get(seq.seq_id, ())) for seq, num in zip(seqs, nums, strict=True)]
         size, shape = self._choose_graph(scheduled, nums)
         inputs = self.batch.prepare(seqs, nums, forks, size, shape)
-        step.draws = inputs.draws.tolist()
+        step.draws = inputs.draws.tolist() if self.pooler is None else []
         drawing = list(map(step.rows.__getitem__, step.draws))
         hidden = logits = drawn = None
         reads_hidden = self.speculation is not None and self.speculation.proposer.reads_hidden
@@ -97,6 +101,7 @@ class ModelRunner:
         if self.graphs is None or size is None:
             if sum(nums) > len(seqs):  # else every row is a last one
                 wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
+                wants_all = wants_all or (self.pooler is not None and self.pooler.needs_every_row)
                 inputs.metadata.last_rows_only = not (wants_all or reads_hidden)
             if hidden is None:
                 hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
@@ -127,7 +132,9 @@ class ModelRunner:
             self.batch.advance(inputs, [])
         if len(step.draws) < len(step.rows):
             step.set_computed(hidden[inputs.metadata.query_start_loc[1 : len(seqs) + 1] - 1])
-        if scheduled.num_prompt_tokens:
+        if self.pooler is not None:
+            step.pooled = self.pooler.pool(seqs, nums, hidden)
+        elif scheduled.num_prompt_tokens:
             step.prompt_logprobs = self.prompt_logprobs.gather(seqs, nums, hidden)
         return step
 

@@ -26,12 +26,13 @@ from folovllm.engine.builder.kernel_check import check_kernels
 from folovllm.engine.builder.proposer import DraftRecorder, draft_backend, load_draft, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
 from folovllm.kv_cache_groups import KVCacheGroups
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.eagle import EagleHead
 from folovllm.models.registry import ModelSpec, model_spec
 from folovllm.models.transformers_model import TransformersSpec, load_transformers_model
-from folovllm.models.weights import build_model, weights_folder
+from folovllm.models.weights import build_model, read_pooler_head, weights_folder
 from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import FEWEST_TOKENS, CudaGraphs, bytes_of_graphs, capture_sizes
@@ -39,6 +40,7 @@ from folovllm.worker.follower import LeadingGraphs, LeadingModel
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_groups
 from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
+from folovllm.worker.pooler import Pooler
 from folovllm.worker.profile import peak_bytes, run_full_step
 from folovllm.worker.prompt_shape import PromptShape, draft_shapes, prompt_shapes
 from folovllm.worker.proposer import Proposer
@@ -66,6 +68,8 @@ def build_engine_core(
         spec = model_spec(model_config.model_impl, hf_config, model_config.max_model_len)
         chosen = choose(config, hf_config, dtype, device, spec)
         chosen = check_kernels(chosen, config, spec, dtype, device)
+        if config.pooler_config is not None and config.speculative_config is not None:
+            raise ValueError("speculative_config must be None for a model that pools: it draws no tokens to guess")
         model = _load_model(config, hf_config, spec, dtype, device, chosen, group)
         core = _build(config, model, dtype, device, eos_token_ids, limits, chosen, group)
         undo.pop_all()
@@ -117,6 +121,7 @@ def _build(
         config.speculative_config,
         config.parallel_config,
         groups,
+        config.pooler_config,
     )
     return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
 
@@ -212,7 +217,20 @@ def _make_runner(
     return chosen.runner(
         leading, kv_cache, sampling, replayed, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
         max_model_len=longest, device=device, proposer=proposer, rejects=rejects, group=group,
+        pooler=make_pooler(config, device),
     )  # fmt: skip
+
+
+def make_pooler(config: EngineConfig, device: torch.device) -> Pooler | None:
+    """None: the model draws tokens."""
+    if (pooler := config.pooler_config) is None:
+        return None
+    head = None
+    if pooler.task == "classify" and config.model_config.load_format == "dummy":
+        head = torch.zeros(pooler.size, load_hf_config(config.model_config).get_text_config().hidden_size)
+    elif pooler.task == "classify":
+        head = read_pooler_head(weights_folder(config.model_config.model), pooler.token_ids)
+    return Pooler(pooler, None if head is None else head.to(device))
 
 
 def record_graphs(
