@@ -62,8 +62,8 @@ class PromptGraphs:
         return self.block_tables[:behind][-shape.num_seqs :]
 
     def shape_for(self, nums: list[int]) -> PromptShape | None:
-        """The smallest, with room for the fewest decodes, in which sequence i may compute nums[i] tokens; None: there is
-        none."""
+        """The smallest, and of those the one with the fewest decodes, that has room for such a step; None: none has.
+        nums: of each sequence, how many tokens it computes."""
         num_tokens, num_decodes = sum(nums), sum(1 for _ in takewhile(lambda num: num == 1, nums))
         if len(nums) - num_decodes > MAX_PROMPTS:
             return None

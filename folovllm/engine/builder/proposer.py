@@ -8,14 +8,16 @@ vLLM: v1/spec_decode/, config/speculative.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.config import EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.draft_length import StepCosts
-from folovllm.engine.builder.components import select_ops
+from folovllm.engine.builder.components import Components, select_ops
+from folovllm.engine.builder.kernel_check import check_kernels
 from folovllm.errors import ModelLoadError
 from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.model_loader.model_files import EMBEDDED_FOLDER
@@ -43,10 +45,16 @@ RIDGE_CPU, RIDGE_GPU = 30, 600  # rows, in bfloat16: two cores with AMX, and an 
 WAITING = 0.5  # Qwen3-0.6B on an H200: 0.7 ms beside a step of 1.3 ms
 
 
+class Draft(NamedTuple):
+    model: DecoderForCausalLM
+    backend: type[AttentionBackend]
+
+
 def load_draft_model(
-    config: EngineConfig, vocab_size: int, dtype: torch.dtype, device: torch.device
-) -> DecoderForCausalLM | None:
-    """The draft model that `config` names, with its weights; None: it names none.
+    config: EngineConfig, vocab_size: int, chosen: Components, dtype: torch.dtype, device: torch.device
+) -> Draft | None:
+    """The draft model that `config` names, with its weights, without the kernels that are wrong on `device`; None: it
+    names none. chosen: the large model's components.
 
     Raises:
         ValueError: its vocabulary has another size than the large model's, `vocab_size`.
@@ -61,14 +69,17 @@ def load_draft_model(
     try:
         own = ModelConfig(name)
         hf_config = load_hf_config(own)
-        if (size := decoder_spec(hf_config).vocab_size) != vocab_size:
+        if (size := (spec := decoder_spec(hf_config)).vocab_size) != vocab_size:
             raise ValueError(
                 f"speculative_config['model'] must have the large model's vocabulary of {vocab_size:,} tokens, got "
                 f"{name!r} with {size:,}; name the folder of a draft that was made for it"
             )
         scheme = select_scheme(own, getattr(hf_config, "quantization_config", None))
         ops = select_ops(dtype, device, one_by_one=config.model_config.enforce_eager, invariant=False, scheme=scheme)
-        model = build_model(hf_config, longest, dtype, device, weights_folder(name), ops=ops)
+        backend = select_backend(None, device, extras=spec.has_extras)
+        chosen = replace(chosen, backend=backend, ops=ops, cache_dtype=dtype, draws=False)
+        chosen = check_kernels(chosen, replace(config, model_config=own), spec, dtype, device)
+        model = build_model(hf_config, longest, dtype, device, weights_folder(name), ops=chosen.ops)
     except ModelLoadError as error:
         raise ModelLoadError(f"speculative_config['model']: {error}") from None
     if hf_config.max_position_embeddings < longest:
@@ -76,14 +87,14 @@ def load_draft_model(
             "the draft model %s has learnt %d tokens, max_model_len is %d: beyond, its proposals are worse",
             name, hf_config.max_position_embeddings, longest,
         )  # fmt: skip
-    return model
+    return Draft(model, chosen.backend)
 
 
 @dataclass(frozen=True)
 class DraftRecorder:
     """Records the draft model's graphs, and says before there is a cache what they will take."""
 
-    draft: DecoderForCausalLM
+    draft: Draft
     limits: SchedulerConfig
     """With max_model_len as it is before the cache's size is known: longer than need be, at most."""
     most: int
@@ -94,23 +105,18 @@ class DraftRecorder:
 
     def record(self, block_size: int) -> DraftGraphs:
         return DraftGraphs(
-            self.draft, draft_sizes(self.limits.max_num_seqs), self.most, max_model_len=self.limits.max_model_len,
+            self.draft.model, draft_sizes(self.limits.max_num_seqs), self.most, max_model_len=self.limits.max_model_len,
             block_size=block_size, dtype=self.dtype, device=self.device, prompt_shapes=self.prompt_shapes,
         )  # fmt: skip
 
     def num_bytes(self, block_size: int) -> int:
         return bytes_over_null_block(
-            self.draft, draft_backend(self.draft, self.device), lambda: self.record(block_size),
-            block_size=block_size, dtype=self.dtype, device=self.device,
-        )  # fmt: skip
-
-
-def draft_backend(draft: DecoderForCausalLM, device: torch.device) -> type[AttentionBackend]:
-    return select_backend(None, device, extras=draft.decoder_spec.has_extras)
+            *self.draft, lambda: self.record(block_size), block_size=block_size, dtype=self.dtype, device=self.device
+        )
 
 
 def make_proposer(
-    config: EngineConfig, draft: DecoderForCausalLM | None, vocab_size: int, size: CacheSize, dtype: torch.dtype,
+    config: EngineConfig, draft: Draft | None, vocab_size: int, size: CacheSize, dtype: torch.dtype,
     device: torch.device, graphs: DraftRecorder | None = None,
 ) -> Proposer | None:  # fmt: skip
     """draft: of load_draft_model(); size: of the large model's KV cache; graphs: of the draft, to be recorded. None:
@@ -123,21 +129,19 @@ def make_proposer(
     if speculative is None:
         return None
     if draft is not None:
-        num_blocks, backend = size.num_blocks + 1, draft_backend(draft, device)  # and the null block
-        cache = KVCache(draft, backend, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
+        num_blocks, model = size.num_blocks + 1, draft.model  # and the null block
+        cache = KVCache(*draft, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
         if device.type == "cuda":
             cache.warm_up(dtype)
-            draft.model.ops.warm_up(draft)
+            model.model.ops.warm_up(model)
         recorded = None if graphs is None else graphs.record(size.block_size)
-        return DraftModelProposer(draft, cache, size.num_swap_blocks, device, config.model_config.seed, recorded)
+        return DraftModelProposer(model, cache, size.num_swap_blocks, device, config.model_config.seed, recorded)
     if speculative.method == "ngram_table":
         return NgramTableProposer(NgramTable.load(speculative.model, vocab_size))
     return NgramProposer(*speculative.lookup_sizes)
 
 
-def step_costs(
-    model: DecoderForCausalLM, draft: DecoderForCausalLM | None, device: torch.device, *, run_ahead: bool
-) -> StepCosts:
+def step_costs(model: DecoderForCausalLM, draft: Draft | None, device: torch.device, *, run_ahead: bool) -> StepCosts:
     """As the device and the models' shapes say. draft: None: its tokens cost nothing.
 
     A draft's forward takes time for its bytes and for each layer's kernels: the mean of both shares is 0.16 for the
@@ -146,7 +150,7 @@ def step_costs(
     """
     share = 0.0
     if draft is not None:
-        small, large = draft.attention_layers, model.attention_layers
+        small, large = draft.model.attention_layers, model.attention_layers
         width = small[0].num_heads * small[0].head_size / (large[0].num_heads * large[0].head_size)
         share = len(small) / len(large) * (1 + width**2) / 2
     ridge = RIDGE_GPU if device.type == "cuda" else RIDGE_CPU
