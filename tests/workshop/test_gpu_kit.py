@@ -19,7 +19,7 @@ from torch.autograd import DeviceType
 from workshop.bench.__main__ import build_parser
 from workshop.bench.gpu_kernels import GPUS, NAMES, OTHERS, kernel_seconds
 from workshop.gpu_kit import __main__ as kit
-from workshop.gpu_kit import serving
+from workshop.gpu_kit import ranks, serving
 from workshop.gpu_kit.goals import goals_table
 from workshop.gpu_kit.kernels import rows_of
 from workshop.gpu_kit.page import page
@@ -208,6 +208,10 @@ def test_every_goal_is_measured_by_some_part() -> None:
     here = {row["goal"]: row["here"] for row in goals_table(record)}
     assert all(figure is not None for figure in here.values()), here
     assert here["top-k 20 with top-p 0.95, 1: % more"] == 25.0
+
+
+def test_two_ranks_on_one_device_say_what_one_says() -> None:
+    assert ranks.two_ranks("cpu")["same_tokens"] is True
 
 
 def test_a_first_tokens_time_is_shared_out() -> None:
