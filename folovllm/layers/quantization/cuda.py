@@ -74,8 +74,8 @@ class TritonCodesLinear(QuantizedLinear):
         group, device = kernel_group(codes), codes.values.device
         if group == 16 and self.scheme.bits == 4 and device.type == "cuda" and not multiplies_16_columns(device):
             raise ModelLoadError(
-                f"{self.name} has codes of 4 bits in groups of {codes.group_size}, with which this GPU's kernel would be "
-                "wrong, and those of compute capability 9 and 10 are right: give device='cpu'"
+                f"{self.name} has codes of 4 bits in groups of {codes.group_size}, with which this GPU's kernel would "
+                "be wrong, and those of compute capability 9 and 10 are right: give device='cpu'"
             )
         if not group:
             raise ModelLoadError(
