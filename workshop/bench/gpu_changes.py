@@ -245,7 +245,7 @@ def run(args: argparse.Namespace) -> Report:
     rows: dict[str, list[Change]] = {"the model, calibrated": []}
     rows |= {name: [BF16[each] for each in names[: place + 1]] for place, name in enumerate(names)}
     rows |= {name: [*BF16.values(), change] for name, change in SETTINGS.items()}
-    found: list[list[Any]] = [["measured", *map(measured_us, BATCHES), seconds]]
+    found: list[list[Any]] = [["measured before these changes", *map(measured_us, BATCHES), seconds]]
     for name, made in rows.items():
         last = workload_seconds(lambda contexts, made=made: apply(made, calibrated(contexts)).total)  # type: ignore[misc]
         found.append([name, *(apply(made, step).total for step in steps), last])
