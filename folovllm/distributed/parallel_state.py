@@ -161,7 +161,10 @@ class GroupCoordinator:
             raise self.fail() from error
 
     def fewest(self, counts: list[int]) -> list[int]:
-        """Rank 0's counts, or another rank's where it has fewer. All ranks learn them."""
+        """Of each of `counts`, which every rank gives, the least. All ranks learn them."""
+        if self.rank:
+            self.links[0].send(counts)
+            return self.links[0].receive()
         all_of_them = [counts, *(link.recv(rank, LOADING) for rank, link in self.links.items())]
         least = [min(each) for each in zip(*all_of_them, strict=True)]
         for link in self.links.values():

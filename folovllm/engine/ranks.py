@@ -38,6 +38,7 @@ from folovllm.distributed.parallel_state import GroupCoordinator, Peer, join
 from folovllm.engine.builder.budgets import resolve_scheduler_config
 from folovllm.engine.builder.components import choose_components
 from folovllm.engine.builder.engine_core import lora_layers, record_graphs, size_cache
+from folovllm.engine.builder.kernel_check import check_kernels
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.errors import EngineDeadError
 from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
@@ -118,6 +119,7 @@ def facts_of(config: EngineConfig) -> dict[str, str]:
         "version": f"{__version__} on torch {torch.__version__}",
         "model": digest.hexdigest()[:16],
         "options": hashlib.sha256(repr(options).encode()).hexdigest()[:16],
+        "FOLOVLLM_CHECK_KERNELS": os.environ.get("FOLOVLLM_CHECK_KERNELS", "yes"),
     }
 
 
@@ -153,19 +155,19 @@ def run_rank(rank: int, link: Peer, shared: Any, config: EngineConfig) -> None:
 
 def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, group: GroupCoordinator) -> Follower:
     """As build_engine_core() builds rank 0's, in the same order: both join in what all ranks do together."""
-    model_config, speculative, link = config.model_config, config.speculative_config, group.links[0]
+    model_config, speculative = config.model_config, config.speculative_config
     dtype, longest, seed = resolve_dtype(model_config, hf_config, device), model_config.max_model_len, model_config.seed
     limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
     spec = model_spec(model_config.model_impl, hf_config, longest)
     chosen = replace(choose_components(config, hf_config, dtype, device, spec), draws=False)
+    chosen = check_kernels(chosen, config, spec, dtype, device, group)
     model = build_model(hf_config, longest, dtype, device, _weights(config), seed=seed, ops=chosen.ops, group=group)
     most_rows = limits.max_num_seqs * (1 + (speculative.num_speculative_tokens if speculative else 0))
     lora = lora_layers(config, spec, model, dtype, device, chosen, group)
     token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
     groups = kv_cache_groups(model.decoder_spec, limits, config.cache_config.block_size, one_table=True)
     size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups)
-    link.send([size.num_blocks, size.num_swap_blocks])
-    num_blocks, num_swap_blocks = link.receive()
+    num_blocks, num_swap_blocks = group.fewest([size.num_blocks, size.num_swap_blocks])
     kv_cache = KVCache(
         model, chosen.backend, num_blocks=num_blocks + 1, block_size=size.block_size, dtype=chosen.cache_dtype,
         device=device,

@@ -62,11 +62,13 @@ class PromptGraphs:
         return self.block_tables[:behind][-shape.num_seqs :]
 
     def shape_for(self, nums: list[int]) -> PromptShape | None:
-        """The smallest in which sequence i has room for nums[i] tokens; None: there is none."""
+        """The smallest, and of those the one with the fewest decodes, that has room for such a step; None: none has.
+        nums: of each sequence, how many tokens it computes."""
         num_tokens, num_decodes = sum(nums), sum(1 for _ in takewhile(lambda num: num == 1, nums))
         if len(nums) - num_decodes > MAX_PROMPTS:
             return None
-        return next((shape for shape in self.shapes if num_tokens <= shape.num_tokens and not shape.draft_len), None)
+        fits = (s for s in self.shapes if num_tokens <= s.num_tokens and num_decodes <= s.num_decodes)
+        return next((shape for shape in fits if not shape.draft_len), None)
 
     def shape_for_drafts(self, nums: list[int]) -> PromptShape | None:
         """That in which sequence i verifies nums[i] - 1 draft tokens; None: there is none, or most of it is padding."""

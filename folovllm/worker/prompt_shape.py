@@ -35,6 +35,9 @@ SIZES = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 """In tokens. Launching a step takes the host 14 ms, and 2,048 tokens of Qwen3-0.6B an H200 some 5 ms, as predicted."""
 MAX_PROMPTS = 16
 """Sequences with several tokens, beside the padding. A program for one that is not there costs some time, too."""
+FEW_DECODES = 8
+"""Attention divides decodes into splits by the room that there is: with room for 256, a long one beside a short prompt
+is left to the few programs of one sequence. So there are graphs for none, for few, and for as many as may come."""
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Sequences that verify drafts."""
 
@@ -109,10 +112,12 @@ def draft_shapes(draft_len: int, max_num_seqs: int, fewest: int = 1) -> list[Pro
 
 
 def prompt_shapes(max_tokens: int, max_num_seqs: int) -> list[PromptShape]:
-    """The graphs to record for steps of up to `max_tokens` tokens, the smallest first."""
+    """The graphs to record for steps of up to `max_tokens` tokens, the smallest first, and of those of a size the one
+    with the fewest decodes."""
     largest = min(max_tokens, SIZES[-1])
     sizes = [*takewhile(lambda size: size < largest, SIZES), largest]
-    return [PromptShape(size, min(size, max_num_seqs)) for size in sizes]
+    rooms = [sorted({0, *(min(size, max_num_seqs, most) for most in (FEW_DECODES, size))}) for size in sizes]
+    return [PromptShape(size, room) for size, each in zip(sizes, rooms, strict=True) for room in each]
 
 
 def _split(array: np.ndarray, lengths: tuple[int, ...]) -> list[np.ndarray]:

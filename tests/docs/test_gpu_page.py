@@ -10,6 +10,7 @@ import pytest
 from workshop.bench.__main__ import build_parser
 from workshop.bench.gpu_changes import BATCHES, BF16, SETTINGS, calibrated, measured_contexts, measured_us
 from workshop.bench.time_line import run
+from workshop.bench.workload_steps import host_us, workload_seconds
 
 DATA = Path(__file__).parents[2] / "docs/benchmarks/data"
 
@@ -38,3 +39,9 @@ def test_no_change_adds_time_to_a_step_and_each_takes_some_from_one() -> None:
     for step in steps:
         one, many = (SETTINGS[name](step).total for name in SETTINGS if name.startswith("top-"))
         assert step.total < many < one
+
+
+def test_no_predicted_step_is_shorter_than_what_the_host_does_meanwhile() -> None:
+    of_host = workload_seconds(lambda contexts: 0.0)
+    assert of_host == workload_seconds(lambda contexts: host_us(len(contexts))) > 1.0
+    assert host_us(256) == pytest.approx(host_us(64) + 192 / 63 * (host_us(64) - host_us(1)))

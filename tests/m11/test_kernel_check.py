@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,11 +17,15 @@ import pytest
 import torch
 
 from folovllm import LLMEngine, SamplingParams
+from folovllm.distributed.parallel_state import GroupCoordinator, Peer
 from folovllm.engine.builder import kernel_check
+from folovllm.engine.builder.components import Components, choose_components
+from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.layers.kernels import add_rms_norm, experts, matmul, norm_rotary, silu_mul
 from folovllm.layers.linear import PLAIN
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
+from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.model_loader.quant_scheme import QuantScheme
 from folovllm.models.registry import decoder_spec
 from folovllm.sample.kernels import sampler
@@ -54,6 +61,17 @@ class Raises:
             raise RuntimeError("PTX assembler: unknown target\nand ninety lines more")
 
         return launch
+
+
+def fail_where(monkeypatch: pytest.MonkeyPatch, fails: Callable[[torch.Tensor], bool]) -> None:
+    """The kernel of SwiGLU is refused where `fails` says so of its result."""
+    kernel = silu_mul._silu_mul_kernel
+
+    class Chosen:
+        def __getitem__(self, grid: Any) -> Callable[..., None]:
+            return lambda *args, **options: (Raises() if fails(args[1]) else kernel)[grid](*args, **options)
+
+    monkeypatch.setattr(silu_mul, "_silu_mul_kernel", Chosen())
 
 
 class Doubled:
@@ -170,6 +188,56 @@ def test_experts_go_one_by_one_and_into_no_graph_where_their_kernel_is_wrong(
     assert ("the kernel 'experts' is off" in caplog.text) == (fault is not None)
     assert (engine.runner.graphs is None) == (fault is not None)
     assert tokens_of(engine) == oracle.greedy(PROMPT, 4)
+
+
+def test_steps_are_launched_one_by_one_where_a_replay_is_wrong(
+    small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: None)
+    engine = make_engine(small_oracle, **SMALL)
+    assert "slower: a CUDA graph's replay is off by nan" in caplog.text
+    assert parts_of(engine)["graphs"] is False
+    assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
+
+
+def test_a_draft_model_does_without_the_kernels_that_are_wrong_on_its_own_shape(
+    tmp_path: Path, small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch
+) -> None:
+    draft = Oracle(tmp_path, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=24)
+    fail_where(monkeypatch, lambda out: out.shape[-1] == 24)
+    speculative = {"method": "draft_model", "model": str(draft.folder), "num_speculative_tokens": 2}
+    engine = make_engine(small_oracle, speculative_config=speculative, **SMALL)
+    assert len(our_warnings(caplog)) == 1
+    assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
+
+
+def test_ranks_leave_out_what_is_wrong_on_one_of_them(
+    small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks as threads. One of them has a kernel that fails, and another one that finds all of its own right."""
+    config = config_for_llm(str(small_oracle.folder), dtype="float32", device="cuda", tensor_parallel_size=2)
+    hf_config, device, dtype = load_hf_config(config.model_config), torch.device("cuda:0"), torch.float32
+    spec, pair, turn = decoder_spec(hf_config), socket.socketpair(), threading.Lock()
+    chosen = choose_components(config, hf_config, dtype, device, spec)
+    main, find = threading.current_thread(), kernel_check._find_fault
+    fail_where(monkeypatch, lambda out: threading.current_thread() is not main)
+
+    def find_in_turn(*given: Any) -> str | None:
+        with turn:  # the interpreter takes one launch at a time
+            return find(*given)
+
+    monkeypatch.setattr(kernel_check, "_find_fault", find_in_turn)
+
+    def check(rank: int) -> Components:
+        group = GroupCoordinator(rank, 2, {1 - rank: Peer(pair[rank])}, Mock())
+        return kernel_check.check_kernels(chosen, config, spec, dtype, device, group)
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(check, 1)
+        assert check(0) == other.result() != chosen
+    assert sorted(line.partition("'silu_mul' ")[2] for line in our_warnings(caplog)) == [
+        "fails with RuntimeError: PTX assembler: unknown target", "is no good on another rank"
+    ]  # fmt: skip
 
 
 def test_a_backend_that_was_asked_for_by_name_is_not_replaced(

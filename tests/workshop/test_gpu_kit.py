@@ -19,7 +19,7 @@ from torch.autograd import DeviceType
 from workshop.bench.__main__ import build_parser
 from workshop.bench.gpu_kernels import GPUS, NAMES, OTHERS, kernel_seconds
 from workshop.gpu_kit import __main__ as kit
-from workshop.gpu_kit import serving
+from workshop.gpu_kit import ranks, serving
 from workshop.gpu_kit.goals import goals_table
 from workshop.gpu_kit.kernels import rows_of
 from workshop.gpu_kit.page import page
@@ -150,18 +150,24 @@ def test_what_the_parts_need_fits_into_the_minutes_of_all(device: str, tiny: boo
 
 
 def test_the_cheap_part_of_a_rehearsal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["--device", "cpu", "--tiny", "--only", "machine", "races", "--out", str(tmp_path / "out")]
+    argv = ["--device", "cpu", "--tiny", "--only", "races", "machine", "--out", str(tmp_path / "out")]
     assert kit.main(argv) == 0
     found = json.loads((tmp_path / "out" / "gpu.json").read_text())
     assert [(part["name"], part["status"]) for part in found["parts"]] == [
-        ("machine", "passed"),
         ("races", "passed"),
+        ("machine", "passed"),
     ]
     text, printed = (tmp_path / "out" / "gpu.md").read_text(), capsys.readouterr()
     assert text in printed.out
     assert f"after every part: {tmp_path}/out/gpu.md to read, gpu.json, gpu.log" in printed.err
     for said in ("a rehearsal", "compute-sanitizer did not run", "| passed"):
         assert said in text
+
+
+def test_what_breaks_everything_is_known_in_the_first_45_seconds(tmp_path: Path) -> None:
+    machine, first, *rest = make_parts("cuda", tiny=False, folder=tmp_path)
+    assert (machine.name, first.name, first.limit, rest[0].name) == ("machine", "first", 45, "preset")
+    assert all(Path(word).is_file() for word in first.argv if word.startswith("tests/"))
 
 
 # What parts write.
@@ -208,6 +214,10 @@ def test_every_goal_is_measured_by_some_part() -> None:
     here = {row["goal"]: row["here"] for row in goals_table(record)}
     assert all(figure is not None for figure in here.values()), here
     assert here["top-k 20 with top-p 0.95, 1: % more"] == 25.0
+
+
+def test_two_ranks_on_one_device_say_what_one_says() -> None:
+    assert ranks.two_ranks("cpu")["same_tokens"] is True
 
 
 def test_a_first_tokens_time_is_shared_out() -> None:

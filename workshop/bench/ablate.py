@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -41,6 +42,7 @@ from folovllm.tracing.attach import attach
 from folovllm.tracing.writer import TraceWriter
 from folovllm.utils.cpu_kernels import unavailable_reason
 from folovllm.utils.devices import default_device
+from folovllm.worker import cuda_graph
 from folovllm.worker.model_runner import current_device
 from milestones.bench.spread import in_turn
 from workshop.bench.presets import PRESETS
@@ -78,6 +80,12 @@ def _choose_without(
     return replace(parts, ops=ops)
 
 
+def _choose_without_prompt_graphs(*given: Any) -> Components:
+    parts = choose_components(*given)
+    backend = type(parts.backend.__name__, (parts.backend,), {"supports_prompt_graphs": False})
+    return replace(parts, backend=backend)
+
+
 def leave_out_draw(engine: LLMEngine) -> None:
     """Let an engine that has no request yet, and a kernel that draws, draw by torch's operators, behind its graphs."""
     engine.runner.sampling.uses_kernel = False
@@ -102,7 +110,7 @@ class Feature:
 
 def missing(name: str, engine: FoloVLLM, device: torch.device) -> str | None:
     """Why this device or this engine does not have the feature; None where it has."""
-    if name in ("graphs", "ahead"):
+    if name in ("graphs", "ahead", *KERNELS):
         return f"a CPU has no {FEATURES[name].what}" if device.type != "cuda" else None
     if name == "sampling":
         greedy = engine.sampling["temperature"] == 0 and device.type == "cpu"
@@ -157,6 +165,12 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+KERNELS = {
+    "fused-decode": Feature("decodes that turn q and k", {"choose": partial(_choose_without, ("fuses_decode",))}),
+    "prompt-graphs": Feature("graphs for prompts", {"choose": _choose_without_prompt_graphs}),
+    "padded-rows": Feature("rows padded to eight", inside=partial(patch.object, cuda_graph, "FEWEST_TOKENS", 1)),
+}
+"""Of a GPU alone."""
 WITHOUT = ("graphs", "ahead", "attention", "fusing", "few-rows", "sampling")
 """What may be left out of a preset's run."""
 FEATURES: dict[str, Feature] = {
@@ -171,6 +185,7 @@ FEATURES: dict[str, Feature] = {
         "fused layers", {"choose": partial(_choose_without, ("rms_norm", "norm_rotary", "silu_mul", "few_rows"))}
     ),
     "few-rows": Feature("our products of few rows", {"choose": partial(_choose_without, ("few_rows",))}),
+    **KERNELS,
     "kernels": Feature("C++ kernels", inside=_without_kernels),
     "threads": Feature("more than one thread", inside=_one_thread),
     "trace": Feature("a trace", after=_trace, adds=True),

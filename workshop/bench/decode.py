@@ -29,7 +29,7 @@ from workshop.bench.timer import by_round, counted
 
 COLUMNS = [
     "dtype", "batch", "context", "steps", "weights_gb", "kv_gb", "gflop", "memory_ms", "compute_ms", "floor_ms",
-    "step_ms", "share", "output_tokens_per_s",
+    "step_ms", "host_ms", "share", "output_tokens_per_s",
 ]  # fmt: skip
 BLOCK_SIZE = 16
 WARM_UP_STEPS = 5
@@ -104,15 +104,15 @@ def run(args: argparse.Namespace) -> Report:
         vocab = vocab_size(model)
         found = [_measure(engine, vocab, probe, batch, args, tick) for batch in batch_sizes]
     lines = [
-        (_facts(args, contexts, seconds, cost, probe), {"step_ms": by_round(seconds, rounds)})
-        for contexts, seconds in found
+        (_facts(args, contexts, seconds, host, cost, probe), {"step_ms": by_round(seconds, rounds)})
+        for contexts, seconds, host in found
     ]
     notes = [
         probe.describe(),
         f"{medians(rounds * steps, 'step')}, {steps} in each of {counted(rounds, 'round')}, after {WARM_UP_STEPS} to "
         "warm up; all sequences decode, greedy. Bytes and operations are those of the middle step.",
         "floor: the longer of bytes at the measured bandwidth and operations at the measured matmul rate, torch's or "
-        "the engine's own; share: floor over step.",
+        "the engine's own; share: floor over step. host: what it does in a step, on a GPU beside it.",
     ]
     if not exceeds_caches(cost.weight_bytes, engine.device):
         notes.append("The weights are small enough to stay in caches: no share.")
@@ -121,23 +121,28 @@ def run(args: argparse.Namespace) -> Report:
 
 def _measure(
     engine: LLMEngine, vocab: int, probe: Probe, batch: int, args: argparse.Namespace, tick: Any
-) -> tuple[list[int], list[float]]:
-    """Each sequence's context in the middle of the measured steps, and the seconds of each step."""
+) -> tuple[list[int], list[float], float | None]:
+    """Each sequence's context in the middle of the measured steps; the seconds of each step, and those of the host in
+    one; None on a CPU, which computes the model itself."""
     tick(f"batch {batch}: computing {batch * args.context:,} tokens of prompts")
     sequences = DecodingBatch(engine, batch, args.context, vocab, args.seed)
     before = dict(sequences.lengths)
-    seconds: list[float] = []
+    seconds, records = list[float](), list[list[float]]()
+    stop = engine.core.listen(lambda record: records.append(record.times))
     for number in range(args.rounds):
         tick(f"batch {batch}: round {number + 1}/{args.rounds}")
         probe.measure()
         gc.collect()  # here, and not in the middle of a step
         seconds += [sequences.step() for _ in range(args.steps)]
+    stop()
     after = dict(sequences.lengths)
     if any(after[name] - before[name] != len(seconds) for name in before):
         raise RuntimeError(f"not all of {batch} sequences gained a token in every step")
     sequences.end()
     # The query of a step is the newest token, and sees itself, too.
-    return [args.context + (before[name] + after[name]) // 2 for name in before], seconds
+    contexts = [args.context + (before[name] + after[name]) // 2 for name in before]
+    host = statistics.median(at[2] - at[0] + at[5] - at[3] for at in records)  # but for waiting for tokens
+    return contexts, seconds, host if engine.device.type == "cuda" else None
 
 
 def largest_layer(engine: LLMEngine) -> Linear:
@@ -146,7 +151,10 @@ def largest_layer(engine: LLMEngine) -> Linear:
     return max(layers, key=lambda layer: layer.in_features * layer.out_features)
 
 
-def _facts(args: argparse.Namespace, contexts: list[int], seconds: list[float], cost: ModelCost, probe: Probe) -> Row:
+def _facts(
+    args: argparse.Namespace, contexts: list[int], seconds: list[float], host: float | None, cost: ModelCost,
+    probe: Probe,
+) -> Row:  # fmt: skip
     num_bytes, flops = cost.decode_step(contexts)
     memory, compute = num_bytes / probe.bandwidth, flops / probe.flops_per_s
     step, floor, weights = statistics.median(seconds), max(memory, compute), cost.weights_read(len(contexts))
@@ -154,6 +162,7 @@ def _facts(args: argparse.Namespace, contexts: list[int], seconds: list[float], 
     values = (
         args.quantization or args.dtype, len(contexts), args.context, len(seconds), weights / 1e9,
         (num_bytes - weights) / 1e9, flops / 1e9,
-        memory * 1e3, compute * 1e3, floor * 1e3, step * 1e3, share, len(contexts) / step,
+        memory * 1e3, compute * 1e3, floor * 1e3, step * 1e3, None if host is None else host * 1e3, share,
+        len(contexts) / step,
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))

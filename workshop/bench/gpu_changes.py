@@ -18,10 +18,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from folovllm.bench.report import Line, Report
+from folovllm.worker.prompt_shape import FEW_DECODES
 from workshop.bench.gpu_kernels import (
     COPY_SHARE,
     GPUS,
@@ -37,12 +37,11 @@ from workshop.bench.gpu_kernels import (
     products_of,
     shard_of,
 )
-from workshop.bench.workload_steps import workload_seconds
+from workshop.bench.workload_steps import DATA, host_us, workload_seconds
 
 Us = dict[str, float]
 """Microseconds, or launches, of a whole step by the kernel's name."""
 BATCHES = (1, 8, 64, 256)
-DATA = Path(__file__).parents[2] / "docs/benchmarks/data"
 H200 = GPUS["h200"]
 L2 = 5.5e12  # bytes/s of an H200's L2 cache, all multiprocessors together
 FEW_ROWS, FEWEST_ROWS = 64, 8  # the most of our own product; the least of any, with padding
@@ -246,19 +245,30 @@ def run(args: argparse.Namespace) -> Report:
     rows: dict[str, list[Change]] = {"the model, calibrated": []}
     rows |= {name: [BF16[each] for each in names[: place + 1]] for place, name in enumerate(names)}
     rows |= {name: [*BF16.values(), change] for name, change in SETTINGS.items()}
-    found: list[list[Any]] = [["measured", *map(measured_us, BATCHES), seconds]]
+    found: list[list[Any]] = [["measured before these changes", *map(measured_us, BATCHES), seconds]]
     for name, made in rows.items():
         last = workload_seconds(lambda contexts, made=made: apply(made, calibrated(contexts)).total)  # type: ignore[misc]
         found.append([name, *(apply(made, step).total for step in steps), last])
-    columns = ["change", *(f"us_{batch}" for batch in BATCHES), "workload_s"]
-    lines: list[Line] = [(dict(zip(columns, each, strict=True)), {}) for each in found]
     pairs = zip(found[0][1:], found[1][1:], strict=True)
     *errors, of_workload = (f"{after / before - 1:+.1%}" for before, after in pairs)
+    found.insert(1, ["the host beside it", *map(host_us, BATCHES), workload_seconds(lambda contexts: 0.0)])
+    columns = ["change", *(f"us_{batch}" for batch in BATCHES), "workload_s"]
+    lines: list[Line] = [(dict(zip(columns, each, strict=True)), {}) for each in found]
     notes = [
         "A prediction: only the first row was measured. Microseconds of a decode step of 1, 8, 64 and 256 sequences of "
         "some 1,100 tokens. Each row has the changes of those above it, and the last "
-        f"{len(SETTINGS)} have one of their own each.",
+        f"{len(SETTINGS)} have one of their own each. They are the device's; a step takes as long as it or the host, "
+        "whichever is longer, and the workload is the sum of such steps.",
         f"The model is off by {', '.join(errors[1:])} for 8, 64 and 256 sequences (one sequence fixes what a launch "
         f"takes), and by {of_workload} for the workload.",
     ]
+    shape, longest = shard_of(SHAPE, 1), [32_768]
+    beside = [
+        1e3 * shape.layers * attention_seconds(H200, longest, shape.kv_heads, 2 * shape.head_dim * ITEM, room)
+        for room in (256, FEW_DECODES)
+    ]
+    notes.append(
+        f"Attention of one decode of {longest[0]:,} tokens beside a prompt: {beside[0]:.1f} ms in a graph with room "
+        f"for 256 decodes, {beside[1]:.1f} in one for {FEW_DECODES}."
+    )
     return Report.of(args, "What each change should bring on an H200, predicted", columns, lines, notes)

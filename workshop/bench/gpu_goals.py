@@ -25,7 +25,7 @@ from workshop.bench.gpu_changes import (
     read_rows,
 )
 from workshop.bench.gpu_others import gain_of_codes_large, gain_of_codes_small, gain_of_drafts
-from workshop.bench.workload_steps import workload_seconds
+from workshop.bench.workload_steps import host_us, workload_seconds
 
 COLUMNS = ["goal", "measured", "wanted", "predicted", "reached"]
 
@@ -51,7 +51,7 @@ def workload_gain(*more: Change) -> float:
 
 def step_gain(batch: int) -> float:
     step = calibrated(measured_contexts(batch))
-    return step.total / apply(BF16.values(), step).total
+    return max(step.total, host_us(batch)) / max(apply(BF16.values(), step).total, host_us(batch))
 
 
 def filter_share(batch: int) -> float:

@@ -219,13 +219,14 @@ def draw_seconds(gpu: Gpu, rows: int, vocab: int) -> float:
     return max(rows * vocab * ITEM / (DRAW_SHARE * gpu.bandwidth), math.ceil(rows / SMS) * row)
 
 
-def attention_seconds(gpu: Gpu, contexts: Sequence[int], kv_heads: int, head_bytes: int) -> float:
+def attention_seconds(gpu: Gpu, contexts: Sequence[int], kv_heads: int, head_bytes: int, room: int = 0) -> float:
     """One launch: the programs that the kernel makes of this batch, the longest first, by the model that its splits
     were chosen with (workshop/bench/decode_tail.py).
 
     Those that have a place share the bandwidth, each up to what it can ask for; the next one begins where one ends.
-    When the last have begun, those that are left cannot use all of it: that is the tail.
+    When the last have begun, those that are left cannot use all of it: that is the tail. room: for sequences, that a
+    graph has.
     """
-    splits = choose_splits(len(contexts), kv_heads, max(contexts), TILE_TOKENS)
+    splits = choose_splits(max(len(contexts), room), kv_heads, max(contexts), TILE_TOKENS)
     programs = list_programs(sorted(contexts, reverse=True), kv_heads, splits, head_bytes, TILE_TOKENS)
     return TailModel(ATTENTION_SHARE * gpu.bandwidth).seconds(programs)

@@ -19,7 +19,7 @@ from folovllm.bench.shapes import ModelShape
 from folovllm.utils.checks import wrong
 from workshop.bench import gpu_changes, gpu_goals
 from workshop.bench.gpu_kernels import GPUS, SHAPE, Gpu, kernels
-from workshop.bench.workload_steps import contexts_of_first_full_step, output_tokens, workload_seconds
+from workshop.bench.workload_steps import contexts_of_first_full_step, host_us, output_tokens, workload_seconds
 
 COLUMNS = ["part", "launches", "megabytes", "gflop", "us", "share"]
 PARALLEL_COLUMNS = ["seqs", "gpus", "attention", "products", "small kernels", "head", "sampling", "sums", "us", "gain"]
@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> Report:
     notes = [
         f"A prediction: nothing was measured. {len(contexts)} sequences of {sum(contexts) / len(contexts):.0f} tokens "
         f"on average; together {total:,.0f} us. The bandwidth is a large copy's on such a GPU, bytes read and written.",
-        f"The whole workload: {seconds:.2f} s, {output_tokens() / seconds:,.0f} tokens/s.",
+        f"The whole workload: {seconds:.2f} s, {output_tokens() / seconds:,.0f} tokens/s. The host takes "
+        f"{host_us(len(contexts)):,.0f} us of a step, beside the device.",
     ]
     if codes:
         each = [

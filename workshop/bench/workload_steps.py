@@ -5,7 +5,10 @@ vLLM: none
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
 
 from folovllm.bench.shapes import ModelShape
 from workshop.bench.gpu_kernels import PRODUCTS, SHAPE
@@ -15,20 +18,34 @@ BUDGET = 2048  # tokens of a step, prompts' and decodes'
 STRIDE = 8  # steps of the workload of which one is computed
 
 
+DATA = Path(__file__).parents[2] / "docs/benchmarks/data"
+
+
+@cache
+def host_us(requests: int) -> float:
+    """What the host does in a decode step, as `bench step` measured it on a core of a CPU, and in proportion beyond.
+    The engine runs ahead: a step takes as long as the device or the host, whichever is longer."""
+    rows = json.loads((DATA / "step.json").read_text(encoding="utf-8"))["rows"]
+    (one, first), (most, last) = ((row["batch"], 1e3 * row["host_ms"]) for row in (rows[0], rows[-1]))
+    return float(first + (last - first) / (most - one) * (requests - one))
+
+
 def output_tokens() -> int:
     return sum(PRESETS["nano-vllm"].draw()[1])
 
 
 def workload_seconds(step_us: Callable[[list[int]], float]) -> float:
-    """All decode steps, and the operations of the prompts at the rate of full waves, which share their weights with the
-    decodes. Every 8th step is computed and taken for those around it, for the next are nearly the same."""
+    """All decode steps, each as long as the device or the host takes, and the operations of the prompts at the rate of
+    full waves, which share their weights with the decodes. Every 8th step is computed and taken for those around it,
+    for the next are nearly the same."""
     (prompts, outputs), shape = PRESETS["nano-vllm"].draw(), ModelShape.of(SHAPE)
     lengths = [len(prompt) for prompt in prompts]
     pairs = sum(length * (length + 1) // 2 for length in lengths)
     prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
     steps = [contexts for contexts in decode_steps(prompts, outputs) if contexts]
     shown = range(0, len(steps), STRIDE)
-    return prefill + sum(min(STRIDE, len(steps) - at) * step_us(steps[at]) for at in shown) / 1e6
+    longer = {at: max(step_us(steps[at]), host_us(len(steps[at]))) for at in shown}
+    return prefill + sum(min(STRIDE, len(steps) - at) * us for at, us in longer.items()) / 1e6
 
 
 def contexts_of_first_full_step(budget: int = BUDGET) -> list[int]:

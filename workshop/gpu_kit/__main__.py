@@ -29,12 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     record = Record(command, args.minutes, args.device, args.tiny)
     with tempfile.TemporaryDirectory(prefix="folovllm-gpu-kit-") as folder:
         parts = make_parts(args.device, tiny=args.tiny, folder=Path(folder))
-        unknown = sorted(set(args.only) - {part.name for part in parts})
+        by_name = {part.name: part for part in parts}
+        unknown = sorted(set(args.only) - by_name.keys())
         if unknown:
-            known = ", ".join(part.name for part in parts)
+            known = ", ".join(by_name)
             print(f"error: only must be of {known}, got {unknown[0]!r}", file=sys.stderr)
             return 2
-        chosen = [part for part in parts if (part.name in args.only if args.only else not part.only_by_name)]
+        chosen = [by_name[name] for name in args.only] or [part for part in parts if not part.only_by_name]
         run_all(chosen, record, args.out)
     print()
     print(page(record))
@@ -48,7 +49,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="all parts on a model of nothing: do the commands work?")
     text = f"for all of it (default: {MINUTES:g}; on a CPU {slack('cpu')} times that)"
     parser.add_argument("--minutes", type=float, metavar="N", help=text)
-    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="these parts alone")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="these parts alone, in this order")
     text = "where gpu.md, gpu.json and gpu.log go (default: gpu-report)"
     parser.add_argument("--out", type=Path, metavar="FOLDER", default=Path("gpu-report"), help=text)
     args = parser.parse_args(argv)

@@ -27,7 +27,8 @@ COPY: Column = ("of a copy's", _over("gb_per_s", "copy_gb_per_s"))
 KERNEL: list[Column] = ["kernel", "us", "predicted_us", ("times predicted", _times), "gb_per_s", COPY]
 PROFILE: list[Column] = ["batch", "kernel", "launches", "us", "predicted_us", ("times predicted", _times)]
 ATTENTION: list[Column] = ["batch", "context", "blocks", "paged_ms", ("times dense", _over("dense_ms", "paged_ms"))]
-DECODE: list[Column] = ["batch", "context", "step_ms", "floor_ms", "share", "output_tokens_per_s"]
+DECODE: list[Column] = ["batch", "context", "step_ms", "host_ms", "floor_ms", "share", "output_tokens_per_s"]
+ABLATE: list[Column] = ["feature", "seconds", "seconds_without", "ratio", "sure", "verdict"]
 SPECULATION: list[Column] = ["requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "expected", "gain", "drafted"]
 # Title, part, columns, and which of its report's notes is below.
 TABLES: list[tuple[str, str, list[Column], int | None]] = [
@@ -43,11 +44,16 @@ TABLES: list[tuple[str, str, list[Column], int | None]] = [
     ),
     ("Decode steps", "decode", DECODE, 0),
     ("Ranks", "ranks", ["what", "batch", "step_ms", "predicted_ms", "same_tokens"], None),
-    ("Our products of few rows", "few-rows", ["feature", "seconds", "seconds_without", "ratio", "sure"], None),
+    ("One feature left out, 1 request", "ablate-1", ABLATE, None),
+    ("One feature left out, 8 requests", "ablate-8", ABLATE, None),
     *((f"Decode steps of 8B, {kind}", f"8b-{kind}", DECODE, None) for kind in LARGE_WEIGHTS),
     ("Draft tokens", "speculation", SPECULATION, 1),
 ]
-GOALS: list[Column] = ["goal", "measured", "wanted", "predicted", "here"]
+BEFORE: Column = ("measured before these changes", lambda row: row["measured"])
+GOALS: list[Column] = ["goal", BEFORE, "wanted", "predicted", "here"]
+SERVING = {
+    "The first token": "first", "Filters": "filters", "A long decode beside prompts": "beside", "Arrivals": "arrivals"
+}  # fmt: skip
 WEIGHTS = ("dtype", "requests", "prefill_tokens_per_s", "decode_tokens_per_s", "roofline")
 STARTUP = ("imports_s", "build_s", "check_s", "check_again_s", "first_token_s", "ready_s", "later_first_token_ms")
 MEMORY = ("asked_gib", "started_gib", "peak_gib", "kv_cache_gib", "graphs_gib")
@@ -120,7 +126,7 @@ def _goals(record: Record) -> list[str]:
 
 def _serving(record: Record) -> list[str]:
     found, lines = record.report("serving") or {}, list[str]()
-    for title, kind in (("The first token", "first"), ("Filters", "filters"), ("Arrivals", "arrivals")):
+    for title, kind in SERVING.items():
         if rows := found.get(kind):
             lines += [f"## {title}", "", *_rows(list(rows[0]), rows)]
     return lines

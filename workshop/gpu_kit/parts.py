@@ -1,15 +1,15 @@
 """The parts, in the order in which they run: the command of each, how long it may take, and how to read what it wrote.
 
-Correct first, then fast, and what matters least last. Each runs in another process: a CUDA error that sticks ends one
-part, and none inherits another's memory. `limit` is the most that a part gets; `need` is what the ones before must
-leave for it, so that a slow part takes its time from what is left over and not from those behind it. All needs
-together, the first part's too, are less than the minutes that the kit has: it ends in time whatever the parts do, and
-what takes no longer than its need is never cut.
+What breaks everything first, then what has been predicted, all tests, and what matters least last. Each runs in
+another process: a CUDA error that sticks ends one part, and none inherits another's memory. `limit` is the most that a
+part gets; `need` is what the ones before must leave for it, so that a slow part takes its time from what is left over
+and not from those behind it. All needs together, the first part's too, are less than the minutes that the kit has: it
+ends in time whatever the parts do, and what takes no longer than its need is never cut.
 
-Needs are a little more than what an H200's machine with 16 cores took; those of `cache-*`, `serving`, `few-rows`,
-`8b-*`, `prefill` and `ranks` are reckoned, as 9 s of `start` for 16 kernels and 12 graphs more; 40 s are for a machine
-whose disk is cold. What a run has settled, or a whole step shows, runs by name alone or is left out: the draw and the
-products by themselves, the workload without graphs and the like, one layer's attention, a second start, the peers.
+Needs are a little more than what an H200's machine with 16 cores took; those of `first`, `cache-*`, `serving`,
+`ablate-*`, `8b-*`, `prefill` and `ranks` are reckoned, as 9 s of `start` for 16 kernels and 12 graphs more; 40 s are
+for a machine whose disk is cold. What a run has settled, or a whole step shows, runs by name alone or is left out:
+kernels by themselves, prompts' attention, a start, races, the workload without graphs and the like, the peers.
 """
 
 from __future__ import annotations
@@ -101,15 +101,16 @@ SIZES = {
         "--batch-sizes 1 2 --context 8 --steps 2 --rounds 1",
     ),
     "ablate": (
-        "--features few-rows --num-requests 8 --input-len 128 --output-len 128 --rounds 2",
-        "--features few-rows --num-requests 2 --input-len 8 --output-len 4 --rounds 1",
+        "--input-len 128 --output-len 128 --rounds 2",
+        "--input-len 8 --output-len 4 --rounds 1",
     ),
     "large": (
         "--shape qwen3-8b --dtype bfloat16 --batch-sizes 1 16 256 --context 128 --steps 16 --rounds 1",
         "--shape qwen3-tiny --dtype float32 --batch-sizes 1 2 --context 8 --steps 2 --rounds 1",
     ),
     "serving": (
-        "", "--prompts 8 --sizes 1 2 --context 8 --steps 2 --rates 50 --seconds 0.1 --input-len 8 --output-len 4"
+        "",
+        "--prompts 8 --sizes 1 2 --context 8 --steps 2 --long 40 --rates 50 --seconds 0.1 --input-len 8 --output-len 4",
     ),
     "profile": ("--sizes 1 8 64 256 --context 512 --steps 8", "--sizes 1 2 --context 8 --steps 2"),
     "sampling": ("--sizes 1 64 256", "--sizes 2"),
@@ -124,14 +125,15 @@ SIZES = {
         "--batch-sizes 1 8 32 --input-len 128 --output-len 128 --rounds 3",
         "--batch-sizes 1 --input-len 8 --output-len 6 --rounds 1",
     ),
-    "preset": ("--rounds 1", "--rounds 1 --num-requests 4 --input-len 12 --output-len 8"),
+    "preset": ("--rounds 3", "--rounds 1 --num-requests 4 --input-len 12 --output-len 8"),
     "startup": (
         "--sequences 256 --prompt-len 512 --output-len 48 --max-model-len 4096",
         "--sequences 4 --prompt-len 12 --output-len 4 --max-model-len 64",
     ),
 }  # fmt: skip
-# What breaks everything is found first, also where the rest is cut off.
-TESTS = "tests/gpu/test_engine_gpu.py tests/gpu/test_model_gpu.py tests/gpu"
+FIRST = " ".join(
+    f"tests/gpu/test_{name}_gpu.py" for name in ("engine", "model", "few_rows", "fused_decode", "prompt_graphs")
+)
 PYTEST = "-v --tb=short --durations=5 -p no:randomly"
 
 
@@ -162,8 +164,13 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
         options = f"decode {sizes['large']} {on}" + ("" if kind == "bfloat16" else f" --quantization {kind}")
         return bench(f"8b-{kind}", f"decode steps of 8B, {kind}", options, 60, 22, may_refuse=True)
 
+    def ablate(requests: int) -> Part:
+        features = "--features few-rows fused-decode prompt-graphs padded-rows"
+        options = f"ablate {typed} {features} {sizes['ablate']} --num-requests {requests}"
+        return bench(f"ablate-{requests}", f"one feature left out, {requests} requests", options, 80, 60)
+
     def cached(kind: str) -> Part:
-        options = f"{preset} --kv-cache-dtype {kind}"
+        options = f"{preset} --kv-cache-dtype {kind}".replace("--rounds 3", "--rounds 1")
         return bench(f"cache-{kind}", f"the workload, cache in {kind}", options, 50, 22, may_refuse=True)
 
     def pytest(name: str, title: str, options: str, limit: float, need: float, read: Reader, **more: Any) -> Part:
@@ -172,31 +179,32 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
 
     startup = f"workshop.gpu_kit.startup {typed} {sizes['startup']}"
     serving = f"workshop.gpu_kit.serving {typed} {sizes['serving']}"
+    of_ranks = f"workshop.gpu_kit.ranks {typed} {sizes['ranks']}"
     parts = [
         part("machine", "the machine", f"workshop.gpu_kit.startup {on}", 90, 40),
-        pytest("tests", "tests/gpu", f"{TESTS} {sizes['tests']}", 200, 108, read_tests),
+        pytest("first", "what breaks everything, of tests/gpu", f"{FIRST} {sizes['tests']}", 45, 45, read_tests),
+        bench("preset", "nano-vllm's workload", preset, 70, 35),
+        bench("decode", "decode steps", f"decode {typed} {sizes['decode']}", 50, 30),
         kernels("profile", "decode steps, kernel by kernel", 60, 20),
-        bench("preset", "nano-vllm's workload", preset, 60, 24),
+        *map(ablate, (8, 1)),
         *map(cached, CACHES),
-        part("serving", "first token, filters, arrivals", serving, 60, 36),
-        bench("decode", "decode steps", f"decode {typed} {sizes['decode']}", 50, 27),
-        bench("few-rows", "our products of few rows, against none", f"ablate {typed} {sizes['ablate']}", 60, 34),
-        *map(large, LARGE_WEIGHTS),
-        replace(kernels("sampling", "sampling", 40, 8), only_by_name=True),
-        replace(kernels("products", "products", 40, 7), only_by_name=True),
-        kernels("codes", "products with codes", 60, 9),
-        *map(weights, WEIGHTS),
+        *(large(kind) for kind in LARGE_WEIGHTS[:2]),
+        part("serving", "first token, filters, a long decode, arrivals", serving, 70, 45),
+        pytest("tests", "tests/gpu", f"tests/gpu {sizes['tests']}", 200, 108, read_tests),
         bench("speculation", "draft tokens against none", f"speculation {typed} {sizes['speculation']}", 60, 26),
-        bench("prefill", "prefill attention", f"attention --prefill {sizes['prefill']} {on}", 40, 22),
-        part("start", "start-up, nothing compiled", startup, 70, 36, env=compiled),
-        part(
-            "ranks", "a share, a group of one, two ranks", f"workshop.gpu_kit.ranks {typed} {sizes['ranks']}", 50, 20,
-            only_by_name=True,
-        ),
-        pytest(
-            "races", "racecheck on the attention kernels", "tests/gpu/test_races_gpu.py", 70, 25, read_races,
-            under=sanitizer(device), env=interpreted,
-        ),
+        *(replace(each, only_by_name=True) for each in (
+            *(large(kind) for kind in LARGE_WEIGHTS[2:]),
+            kernels("sampling", "sampling", 40, 8), kernels("products", "products", 40, 7),
+            kernels("codes", "products with codes", 60, 9),
+            bench("prefill", "prefill attention", f"attention --prefill {sizes['prefill']} {on}", 40, 22),
+            part("start", "start-up, nothing compiled", startup, 70, 36, env=compiled),
+            part("ranks", "a share, a group of one, two ranks", of_ranks, 50, 20),
+            *map(weights, WEIGHTS),
+            pytest(
+                "races", "racecheck on the attention kernels", "tests/gpu/test_races_gpu.py", 70, 25, read_races,
+                under=sanitizer(device), env=interpreted,
+            ),
+        )),
     ]  # fmt: skip
     return [replace(part, limit=slack(device) * part.limit, need=slack(device) * part.need) for part in parts]
 

@@ -64,7 +64,7 @@ class Alone:
 def in_group(group: GroupCoordinator | None, model: BenchModel, dtype: str, device: str, **options: Any) -> LLMEngine:
     """An engine that has this group, however many GPUs there are."""
     size = 1 if group is None else group.world_size
-    with patch.object(llm_engine, "start_ranks", lambda config, device: group):
+    with patch.object(llm_engine, "start_ranks", lambda *given: group):
         return make_engine(model, dtype, device, tensor_parallel_size=size, **options)
 
 

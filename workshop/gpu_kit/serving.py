@@ -3,6 +3,7 @@
     first      one prompt alone: where its step's time goes, on the host before the first kernel, in kernels, between
                them, behind them
     filters    decode steps with a temperature alone, and with Qwen3's own settings beside it
+    beside     steps of one long decode, alone, and with a short prompt in each
     arrivals   so many prompts a second: the time to the first token, and the gaps between tokens
 
 vLLM: benchmarks/serve.py
@@ -90,6 +91,17 @@ def filters(engine: LLMEngine, vocab: int, args: argparse.Namespace) -> Iterator
             yield {"batch": batch, "sampling": name, "step_ms": ms, "more": ms / plain - 1}
 
 
+def beside(engine: LLMEngine, vocab: int, args: argparse.Namespace) -> Iterator[Row]:
+    sequences = DecodingBatch(engine, 1, args.long, vocab)
+    alone = statistics.median(sequences.step() for _ in range(args.steps))
+    seconds = list[float]()
+    for number, prompt in enumerate(random_prompts([32] * args.steps, vocab, seed="beside")):
+        engine.add_request(f"beside-{number}", prompt, SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+        seconds.append(sequences.step())
+    sequences.end()
+    yield {"long": args.long, "alone_ms": 1e3 * alone, "beside_ms": 1e3 * statistics.median(seconds)}
+
+
 def arrivals(engine: LLMEngine, vocab: int, args: argparse.Namespace) -> Iterator[Row]:
     for rate in args.rates:
         count = max(2, round(rate * args.seconds))
@@ -133,6 +145,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 64, 256], help="filters: sequences")
     parser.add_argument("--context", type=int, default=256, help="filters: tokens of each")
     parser.add_argument("--steps", type=int, default=24, help="filters: of each kind")
+    parser.add_argument("--long", type=int, default=32_768, help="beside: tokens")
     parser.add_argument("--rates", type=float, nargs="+", default=[20.0], help="arrivals: prompts a second")
     parser.add_argument("--seconds", type=float, default=6.0, help="arrivals: for so long")
     parser.add_argument("--input-len", type=int, default=256)
@@ -140,15 +153,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
     most = max(args.sizes)
-    longest = max(args.context + 2 * args.steps + most + 64, args.input_len + args.output_len, *args.prompts) + 16
+    longest = max(args.context + 2 * args.steps + most + 64, args.input_len + args.output_len, *args.prompts, 32) + 16
+    long = args.long + 3 * args.steps + 80
     found: Row = {}
     with bench_model(None, args.shape) as model, torch.inference_mode():
         engine = make_engine(
-            model, args.dtype, args.device, max_model_len=longest, max_num_seqs=most,
-            num_kv_blocks=most * -(-longest // 16) + 1, enable_prefix_caching=False,
+            model, args.dtype, args.device, max_model_len=max(longest, long), max_num_seqs=most,
+            num_kv_blocks=most * -(-longest // 16) + -(-long // 16) + 1, enable_prefix_caching=False,
         )  # fmt: skip
         vocab = vocab_size(model)
-        for kind in (first, filters, arrivals):
+        for kind in (first, filters, beside, arrivals):
             found[kind.__name__] = []
             for row in kind(engine, vocab, args):
                 found[kind.__name__].append(row)

@@ -17,7 +17,7 @@ heads of 128), 4,096 bytes and 8,192 operations a token, 2 a byte. An H200 could
 
 Tiles, for 16 bits and heads of 128. To keep 4.3 TB/s busy over a latency of some 0.8 us, 3.4 MB must be under way, 26
 KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V. An SM holds three programs: each takes
-72 KB of its 227 KB of shared memory, for two tiles and the block numbers of more, and at most 160 of its 65,536
+72 KB of its 227 KB of shared memory, for two tiles and the block numbers of more, and at most 168 of its 65,536
 registers for each of 128 threads. While one tile is multiplied, the next is on its way: 96 KB for an SM's programs.
 Larger tiles would not load faster, and short sequences would leave more of their last tile empty.
 
@@ -65,6 +65,7 @@ from folovllm.attention.splits import MAX_SPLITS, PLACES, PROGRAMS_PER_SM, choos
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 
 FEW_SPLITS = 8  # _merge reads all splits of a head at once, and one for up to 64 would read nothing most of the time
+SOME_SPLITS: tl.constexpr = tl.constexpr(16)  # that a short sequence uses of many; known when the kernel runs
 MOST_ROWS = 16  # of a tile: queries times the heads of a group. With larger groups there is one query
 
 
@@ -156,13 +157,16 @@ def _paged_decode(
         counter = counters_ptr + seq * tl.num_programs(0) + kv_head
         if tl.atomic_add(counter, 1, sem="acq_rel") == used - 1:
             tl.store(counter, 0)  # for the next launch
-            row = 0
-            while row < num_rows:
+            if used <= SOME_SPLITS:
                 _merge(
-                    partial_ptr, lse_ptr, out_ptr, row, num_rows, first, kv_head, used, splits, stride_out, stride_outh,
+                    partial_ptr, lse_ptr, out_ptr, num_rows, first, kv_head, used, splits, stride_out, stride_outh,
+                    GROUP, ROWS, HEAD_SIZE, HEAD_PAD, min(MOST_SPLITS, SOME_SPLITS),
+                )  # fmt: skip
+            elif MOST_SPLITS > SOME_SPLITS:
+                _merge(
+                    partial_ptr, lse_ptr, out_ptr, num_rows, first, kv_head, used, splits, stride_out, stride_outh,
                     GROUP, ROWS, HEAD_SIZE, HEAD_PAD, MOST_SPLITS,
                 )  # fmt: skip
-                row += merged_at_once(ROWS, HEAD_PAD, MOST_SPLITS)
     else:
         out_ptrs = out_ptr + (tokens * stride_out + heads * stride_outh)[:, None] + columns[None, :]
         tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=mask)
@@ -176,27 +180,29 @@ def merged_at_once(rows, head_pad, most_splits):
 
 @triton.jit
 def _merge(
-    partial_ptr, lse_ptr, out_ptr, row, num_rows, first, kv_head, used, splits, stride_out, stride_outh,
+    partial_ptr, lse_ptr, out_ptr, num_rows, first, kv_head, used, splits, stride_out, stride_outh,
     GROUP: tl.constexpr, ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, MOST_SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Of some rows: the mean of their splits' results, weighted by the sums of their softmax. All splits are added up
-    in the same order, whichever came last.
+    """Of each row: the mean of its splits' results, weighted by the sums of their softmax. All splits are added up in
+    the same order, whichever came last.
 
     Split s divided its result by its own sum, 2^lse[s]. The sum over all tokens is the sum of these, so the weight of
     split s is 2^lse[s] / sum of 2^lse. Dividing numerator and denominator by the largest keeps them in range.
     """
-    rows = row + tl.arange(0, merged_at_once(ROWS, HEAD_PAD, MOST_SPLITS))
-    split, columns = tl.arange(0, MOST_SPLITS), tl.arange(0, HEAD_PAD)
-    tokens, heads = first + rows // GROUP, kv_head * GROUP + rows % GROUP
-    places = ((tokens * (tl.num_programs(0) * GROUP) + heads) * splits)[:, None] + split[None, :]
-    mask = (rows < num_rows)[:, None] & (split < used)[None, :]  # the other splits have written nothing
-    lse = tl.load(lse_ptr + places, mask=mask, other=-1e30)  # finite: a row that is not there has nothing else
-    weights = tl.exp2(lse - tl.max(lse, 1)[:, None])
-    partial_ptrs = partial_ptr + (places * HEAD_SIZE)[:, :, None] + columns[None, None, :]
-    partial = tl.load(partial_ptrs, mask=mask[:, :, None] & (columns < HEAD_SIZE)[None, None, :], other=0.0)
-    result = tl.sum(partial * weights[:, :, None], 1) / tl.sum(weights, 1)[:, None]
-    out_ptrs = out_ptr + (tokens * stride_out + heads * stride_outh)[:, None] + columns[None, :]
-    tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=rows_mask(rows < num_rows, HEAD_SIZE, HEAD_PAD))
+    split, columns, row = tl.arange(0, MOST_SPLITS), tl.arange(0, HEAD_PAD), 0
+    while row < num_rows:
+        rows = row + tl.arange(0, merged_at_once(ROWS, HEAD_PAD, MOST_SPLITS))
+        tokens, heads = first + rows // GROUP, kv_head * GROUP + rows % GROUP
+        places = ((tokens * (tl.num_programs(0) * GROUP) + heads) * splits)[:, None] + split[None, :]
+        mask = (rows < num_rows)[:, None] & (split < used)[None, :]  # the other splits have written nothing
+        lse = tl.load(lse_ptr + places, mask=mask, other=-1e30)  # finite: a row that is not there has nothing else
+        weights = tl.exp2(lse - tl.max(lse, 1)[:, None])
+        partial_ptrs = partial_ptr + (places * HEAD_SIZE)[:, :, None] + columns[None, None, :]
+        partial = tl.load(partial_ptrs, mask=mask[:, :, None] & (columns < HEAD_SIZE)[None, None, :], other=0.0)
+        result = tl.sum(partial * weights[:, :, None], 1) / tl.sum(weights, 1)[:, None]
+        out_ptrs = out_ptr + (tokens * stride_out + heads * stride_outh)[:, None] + columns[None, :]
+        tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=rows_mask(rows < num_rows, HEAD_SIZE, HEAD_PAD))
+        row += merged_at_once(ROWS, HEAD_PAD, MOST_SPLITS)
 
 
 def decode_warps(rows: int, head_pad: int, element_size: int, from_8_bits: bool = False) -> int:

@@ -17,9 +17,9 @@ DEFAULT_BATCHED_TOKENS = 2048
 # interactivity: enough to keep the arithmetic units busy while the weights are read once, and few enough that decodes
 #   do not wait long for a chunk. On the CPUs that were measured 64 are enough; for an H200 some 200 are worked out.
 # throughput: no reader waits, so a gap costs nothing. On a CPU a product of 1,024 rows takes 15% less time a row
-#   than one of 256 (measured on a Zen 5). On a GPU a step with a prompt in it runs without a CUDA graph, and the host
-#   is slower than a small model: of the 143,000 prompt tokens of a published load, 9 such steps are made instead of
-#   the 75 of a budget of 2,048, which is predicted to win 2%.
+#   than one of 256 (measured on a Zen 5). On a GPU a step of so many tokens runs without a CUDA graph, and the
+#   host is slower than a small model: of the 143,000 prompt tokens of a published load, 9 such steps are made instead
+#   of the 75 of a budget of 2,048, which is predicted to win 2%.
 #
 # The price is the longest gap between two tokens of a decode, as long as a full step takes: for 16,384 tokens some
 # 50 ms with 0.6e9 parameters at 400e12 operations a second.

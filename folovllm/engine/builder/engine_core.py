@@ -23,7 +23,7 @@ from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.builder.budgets import resolve_scheduler_config
 from folovllm.engine.builder.components import Components, choose_components
 from folovllm.engine.builder.kernel_check import check_kernels
-from folovllm.engine.builder.proposer import DraftRecorder, draft_backend, load_draft, make_proposer, step_costs
+from folovllm.engine.builder.proposer import Draft, DraftRecorder, load_draft, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.model_loader.hf_config import load_hf_config
@@ -70,7 +70,7 @@ def build_engine_core(
         limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, budgets_of)
         spec = model_spec(model_config.model_impl, hf_config, model_config.max_model_len)
         chosen = choose(config, hf_config, dtype, device, spec)
-        chosen = check_kernels(chosen, config, spec, dtype, device)
+        chosen = check_kernels(chosen, config, spec, dtype, device, group)
         if config.pooler_config is not None and config.speculative_config is not None:
             raise ValueError("speculative_config must be None for a model that pools: it draws no tokens to guess")
         model = _load_model(config, hf_config, spec, dtype, device, chosen, group)
@@ -86,8 +86,8 @@ def _build(
     lora: LoRALayers | None,
 ) -> EngineCore:  # fmt: skip
     model_config, cache_config = config.model_config, config.cache_config
-    draft = load_draft(config, model, dtype, device)
-    if isinstance(draft, EagleHead) and group is not None:
+    draft = load_draft(config, model, chosen, dtype, device)
+    if draft is not None and isinstance(draft.model, EagleHead) and group is not None:
         raise ValueError(f"tensor_parallel_size must be 1 with a head that reads the model, got {group.world_size}")
     groups = kv_cache_groups(
         model.decoder_spec, limits, cache_config.block_size, one_table=group is not None, has_draft=draft is not None
@@ -95,12 +95,12 @@ def _build(
     chosen = dataclasses.replace(chosen, graphs=chosen.graphs and len(groups.windows) == 1)  # they read one table
     token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype, groups)
     if draft is not None:
-        token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
+        token_bytes += kv_bytes_per_token(draft.model.decoder_spec, dtype)
     speculative = config.speculative_config
     most = 0 if speculative is None else speculative.num_speculative_tokens
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
     # Among ranks, one may ask the device while another records.
-    alone = draft if group is None and isinstance(draft, DecoderForCausalLM) else None
+    alone = draft if group is None and draft is not None and isinstance(draft.model, DecoderForCausalLM) else None
     draft_graphs = _draft_graphs(alone, chosen, limits, most, dtype, device)
     size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups, draft_graphs)
     if group is not None:
@@ -294,11 +294,11 @@ def shapes_of_steps(
 
 
 def _draft_graphs(
-    draft: DecoderForCausalLM | None, chosen: Components, limits: SchedulerConfig, most: int, dtype: torch.dtype,
+    draft: Draft | None, chosen: Components, limits: SchedulerConfig, most: int, dtype: torch.dtype,
     device: torch.device,
 ) -> DraftRecorder | None:  # fmt: skip
     """None: there is none, or its forwards are launched one by one."""
-    if draft is None or not chosen.graphs or not (backend := draft_backend(draft, device)).supports_cuda_graphs:
+    if draft is None or not chosen.graphs or not draft.backend.supports_cuda_graphs:
         return None
-    shapes = shapes_of_steps(dataclasses.replace(chosen, backend=backend), limits, draft, None)
+    shapes = shapes_of_steps(dataclasses.replace(chosen, backend=draft.backend), limits, draft.model, None)
     return DraftRecorder(draft, limits, most, shapes, dtype, device)

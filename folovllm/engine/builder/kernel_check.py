@@ -24,6 +24,7 @@ from folovllm.attention.backend import Attention, AttentionExtras, FusedRope
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
+from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.builder.components import Components
 from folovllm.engine.builder.kv_cache_dtype import FP8, INT8
 from folovllm.layers.linear import PLAIN, Linear
@@ -44,13 +45,16 @@ from folovllm.utils.logging import init_logger
 logger = init_logger(__name__)
 TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # |ours - torch's| / |torch's|
 LENGTH = 150  # tokens of the sequence that all queries read: several tiles, the last of them partly filled
+Case = Callable[[Components], Tensor]
 MANY = 600  # programs; a batch of so many is not split (attention/splits.py)
 
 
 def check_kernels(
-    chosen: Components, config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
-) -> Components:
-    """`chosen`, without the kernels that are wrong on `device`.
+    chosen: Components, config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device,
+    group: GroupCoordinator | None = None,
+) -> Components:  # fmt: skip
+    """`chosen`, without the kernels that are wrong on `device`, or on that of another rank of `group`: all check, and
+    all leave out the same, or they would not make the same sums.
 
     Raises:
         ValueError: a kernel is wrong, and torch does not compute what was asked for.
@@ -66,22 +70,32 @@ def check_kernels(
     linear = QuantizedLinears(linear.scheme, plain_method, PLAIN) if isinstance(linear, QuantizedLinears) else PLAIN
     backends = {torch.uint8: FP8["paged_torch"], torch.int8: INT8["paged_torch"]}
     backend = backends.get(chosen.cache_dtype, PagedTorchBackend)
-    plain = replace(chosen, backend=backend, ops=LayerOps(linear), draws=False)
+    plain = replace(chosen, backend=backend, ops=LayerOps(linear), draws=False, graphs=False)
     sizes = config.cache_config.block_size, chosen.cache_dtype
     if isinstance(spec, DecoderSpec):
         kinds = dict.fromkeys(map(AttentionExtras, spec.windows or [None]))
     else:
         kinds = dict.fromkeys(layer.extras for layer in spec.layers)
-    cases = _attention_cases(make, spec if isinstance(spec, DecoderSpec) else spec.layers[0], list(kinds), *sizes)
+    cases, decode = _attention_cases(
+        make, spec if isinstance(spec, DecoderSpec) else spec.layers[0], list(kinds), *sizes
+    )
     if isinstance(spec, DecoderSpec):
         cases |= _layer_cases(make, spec, *sizes)
         in_eights = spec.hidden_size % 8 == spec.num_heads * spec.head_size % 8 == 0
         if getattr(chosen.ops, "few_rows", None) is not None and spec.experts is None and in_eights:
             cases["few_rows"] = _few_rows(make, spec)
-    for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
-        if (why := _find_fault(case, chosen, plain, TOLERANCE[dtype])) is None:
+    around = [cases[name] for name in ("rms_norm", "silu_mul", "few_rows") if name in cases]
+    cases |= {"graphs": partial(_replay, decode, around), "draw": partial(_draw, make, spec.vocab_size)}
+    for kernel, case in cases.items():
+        why = _find_fault(case, chosen, plain, TOLERANCE[dtype])
+        if all([why is None] if group is None else group.fewest([why is None])):
             continue
-        why, asked = f"the kernel {kernel!r} {why}", None
+        why, asked = why or "is no good on another rank", None
+        if kernel == "graphs":
+            chosen = replace(chosen, graphs=False)
+            logger.warning("steps are launched kernel by kernel, which is slower: a CUDA graph's replay %s", why)
+            continue
+        why = f"the kernel {kernel!r} {why}"
         if kernel == "draw":
             without = replace(chosen, draws=False)
         elif hasattr(chosen.ops, kernel):
@@ -103,7 +117,7 @@ def check_kernels(
     return chosen
 
 
-def _find_fault(case: Callable[[Components], Tensor], ours: Components, plain: Components, most: float) -> str | None:
+def _find_fault(case: Case, ours: Components, plain: Components, most: float) -> str | None:
     try:
         got, want = case(ours).double(), case(plain).double()
         off = float((got - want).norm() / want.norm())
@@ -118,7 +132,8 @@ def _attention_cases(
     kinds: list[AttentionExtras],
     block_size: int,
     cache_dtype: torch.dtype,
-) -> dict[str, Callable[[Components], Tensor]]:
+) -> tuple[dict[str, Case], Callable[[Components], Callable[[], Tensor]]]:
+    """By the kernel's name; and a decode in splits, prepared."""
     heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_size
     q, k, v = make(max(MANY, 2 * LENGTH), heads + 2 * kv_heads, size).split([heads, kv_heads, kv_heads], dim=1)
     ints = partial(torch.tensor, dtype=torch.int32, device=q.device)
@@ -133,8 +148,8 @@ def _attention_cases(
         backend.write(k[:LENGTH], v[:LENGTH], cache, slots)
         return cache
 
-    def attend(new: int, count: int, chosen: Components) -> Tensor:
-        """`count` times `new` queries, each at the end of another part of the sequence."""
+    def attention(new: int, count: int, chosen: Components) -> Callable[[], Tensor]:
+        """Of `count` times `new` queries, each at the end of another part of the sequence."""
         metadata = AttentionMetadata(
             query_start_loc=ints(range(0, new * count + 1, new)),
             seq_lens=ints([max(LENGTH - 70 * (i % 3), new) for i in range(count)]),
@@ -145,18 +160,22 @@ def _attention_cases(
             decode_order=ints(range(count)) if new == 1 else None,
         )
         backends = [chosen.backend(heads, kv_heads, size, size**-0.5, each) for each in kinds]
-        return torch.cat([each.forward(q[: new * count], store(chosen), metadata) for each in backends])
+        cache = store(chosen)
+        return lambda: torch.cat([each.forward(q[: new * count], cache, metadata) for each in backends])
+
+    def attend(new: int, count: int, chosen: Components) -> Tensor:
+        return attention(new, count, chosen)()
 
     middling = max(2, 64 // (heads // kv_heads))  # rows of a tile, see choose_tiles()
     cases = {f"prefill of {new} tokens": partial(attend, new, 2) for new in (middling, LENGTH)}
     cases |= {"decode in splits": partial(attend, 1, 3), "decode": partial(attend, 1, -(-MANY // kv_heads))}
     cases |= {"decode of drafts": partial(attend, 2, 2)}
-    return {"store_kv": store, **cases}
+    return {"store_kv": store, **cases}, partial(attention, 1, 3)
 
 
 def _layer_cases(
     make: Callable[..., Tensor], spec: DecoderSpec, block_size: int, cache_dtype: torch.dtype
-) -> dict[str, Callable[[Components], Tensor]]:
+) -> dict[str, Case]:
     heads, kv_heads, size, eps = spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps
     x, residual, rows = make(43, spec.hidden_size).split([3, 3, 37])
     qkv, gate_up, layer = make(3, heads + 2 * kv_heads, size), make(3, 2 * spec.intermediate_size), Linear(1, 1)
@@ -224,7 +243,7 @@ def _layer_cases(
         logits = torch.arange(40 * few, device=x.device).view(40, few) % (few + 3) * 1.0
         return experts(rows.repeat(2, 1)[:40], route(logits, min(2, few), renormalize=True))
 
-    cases: dict[str, Callable[[Components], Tensor]] = {
+    cases: dict[str, Case] = {
         "linear": multiply,
         "rms_norm": lambda chosen: torch.cat(
             [chosen.ops.rms_norm(x, None, rows[0], eps)[0], *chosen.ops.rms_norm(x, residual.clone(), rows[0], eps)]
@@ -239,20 +258,42 @@ def _layer_cases(
     return cases
 
 
-def _few_rows(make: Callable[..., Tensor], spec: DecoderSpec) -> Callable[[Components], Tensor]:
-    """Three rows, with all that is around a product in a layer."""
+def _replay(decode: Callable[[Components], Callable[[], Tensor]], others: list[Case], chosen: Components) -> Tensor:
+    """A decode in splits and `others`: launched, or as a graph's second replay finds what the first has left."""
+    attend = decode(chosen)
+
+    def forward() -> Tensor:
+        return torch.cat([attend().flatten(), *(case(chosen).flatten() for case in others)])
+
+    out = forward()
+    if chosen.graphs:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            out.copy_(forward())
+        for _ in range(2):
+            out.fill_(torch.nan)
+            graph.replay()
+    return out
+
+
+def _few_rows(make: Callable[..., Tensor], spec: DecoderSpec) -> Case:
+    """Each tile's rows but for some, with all that is around a product in a layer."""
     hidden, heads, middle = spec.hidden_size, spec.num_heads * spec.head_size, min(spec.intermediate_size, 3072)
-    x, attended, gate_up, o = make(3, hidden), make(3, heads), make(2 * middle, hidden), make(hidden, heads)
+    every_x, attended = make(64, hidden), make(64, heads)
+    gate_up, o = make(2 * middle, hidden), make(hidden, heads)
     norm = RMSNorm(hidden, spec.rms_norm_eps)
     norm.weight = nn.Parameter(make(hidden), requires_grad=False)
 
     def multiply(chosen: Components) -> Tensor:
-        kernel = getattr(chosen.ops, "few_rows", None)
-        if kernel is None:
-            gated, added = silu_mul(F.linear(norm(x)[0], gate_up)), x + F.linear(attended, o)
-        else:
-            gated, added = kernel(x, gate_up, norm=norm, gated=True), kernel(attended, o, add_to=x.clone())
-        return torch.cat([gated.flatten().float() / hidden, added.flatten().float() / heads**0.5])  # of one size
+        kernel, outs = getattr(chosen.ops, "few_rows", None), []
+        for count in (3, 11, 27, 59):  # of tiles of 8, 16, 32 and 64
+            x, rows = every_x[:count], attended[:count]
+            if kernel is None:
+                gated, added = silu_mul(F.linear(norm(x)[0], gate_up)), x + F.linear(rows, o)
+            else:
+                gated, added = kernel(x, gate_up, norm=norm, gated=True), kernel(rows, o, add_to=x.clone())
+            outs += [gated.flatten().float() / hidden, added.flatten().float() / heads**0.5]  # of one size
+        return torch.cat(outs)
 
     return multiply
 

@@ -9,20 +9,21 @@ vLLM: v1/spec_decode/, config/speculative.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.config import EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.draft_length import StepCosts
-from folovllm.engine.builder.components import select_ops
+from folovllm.engine.builder.components import Components, select_ops
+from folovllm.engine.builder.kernel_check import check_kernels
 from folovllm.errors import ModelLoadError
 from folovllm.model_loader.hf_config import load_hf_config
 from folovllm.model_loader.model_files import EMBEDDED_FOLDER
-from folovllm.model_loader.quant_scheme import select_scheme
-from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.model_loader.quant_scheme import QuantScheme, select_scheme
+from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
 from folovllm.models.eagle import EagleHead, load_eagle_head
 from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
@@ -49,10 +50,17 @@ RIDGE_CPU, RIDGE_GPU = 30, 600  # rows, in bfloat16: two cores with AMX, and an 
 WAITING = 0.5  # Qwen3-0.6B on an H200: 0.7 ms beside a step of 1.3 ms
 
 
+class Draft(NamedTuple):
+    model: Any
+    """A DecoderForCausalLM, or an EagleHead, which has as much of one as a cache asks for."""
+    backend: type[AttentionBackend]
+
+
 def load_draft(
-    config: EngineConfig, model: DecoderForCausalLM, dtype: torch.dtype, device: torch.device
-) -> DecoderForCausalLM | EagleHead | None:
-    """The draft model or the head that `config` names, with its weights. None: it names none.
+    config: EngineConfig, model: DecoderForCausalLM, chosen: Components, dtype: torch.dtype, device: torch.device
+) -> Draft | None:
+    """The draft model or the head that `config` names, with its weights, without the kernels that are wrong on
+    `device`; None: it names none. chosen: the components of `model`, the large one.
 
     Raises:
         ValueError: a draft's vocabulary has another size than the large model's.
@@ -60,7 +68,7 @@ def load_draft(
     """
     speculative = config.speculative_config
     if speculative is not None and speculative.method in HEADS:
-        return _load_head(config, speculative, model, dtype, device)
+        return _load_head(config, speculative, model, chosen, dtype, device)
     if speculative is None or speculative.method != "draft_model":
         return None
     vocab_size, longest = model.decoder_spec.vocab_size, config.model_config.max_model_len
@@ -70,14 +78,14 @@ def load_draft(
     try:
         own = ModelConfig(name)
         hf_config = load_hf_config(own)
-        if (size := decoder_spec(hf_config).vocab_size) != vocab_size:
+        if (size := (spec := decoder_spec(hf_config)).vocab_size) != vocab_size:
             raise ValueError(
                 f"speculative_config['model'] must have the large model's vocabulary of {vocab_size:,} tokens, got "
                 f"{name!r} with {size:,}; name the folder of a draft that was made for it"
             )
         scheme = select_scheme(own, getattr(hf_config, "quantization_config", None))
-        ops = select_ops(dtype, device, one_by_one=config.model_config.enforce_eager, invariant=False, scheme=scheme)
-        model = build_model(hf_config, longest, dtype, device, weights_folder(name), ops=ops)
+        chosen = _checked(chosen, replace(config, model_config=own), spec, scheme, dtype, device)
+        draft = build_model(hf_config, longest, dtype, device, weights_folder(name), ops=chosen.ops)
     except ModelLoadError as error:
         raise ModelLoadError(f"speculative_config['model']: {error}") from None
     if hf_config.max_position_embeddings < longest:
@@ -85,13 +93,13 @@ def load_draft(
             "the draft model %s has learnt %d tokens, max_model_len is %d: beyond, its proposals are worse",
             name, hf_config.max_position_embeddings, longest,
         )  # fmt: skip
-    return model
+    return Draft(draft, chosen.backend)
 
 
 def _load_head(
-    config: EngineConfig, speculative: SpeculativeConfig, model: DecoderForCausalLM, dtype: torch.dtype,
-    device: torch.device,
-) -> EagleHead:  # fmt: skip
+    config: EngineConfig, speculative: SpeculativeConfig, model: DecoderForCausalLM, chosen: Components,
+    dtype: torch.dtype, device: torch.device,
+) -> Draft:  # fmt: skip
     method = speculative.method
     name = config.model_config.model if method == "mtp" else speculative.model or str(HEAD_FOLDER)
     try:
@@ -101,17 +109,29 @@ def _load_head(
         for field in ("vocab_size", "hidden_size"):
             if (got := getattr(spec, field)) != (size := getattr(target, field)):
                 raise ModelLoadError(f"{field} of {name!r} must be the model's, {size}, got {got}")
-        ops = select_ops(dtype, device, one_by_one=config.model_config.enforce_eager, invariant=False)
-        return load_eagle_head(weights_folder(name), spec, model.model, ops, dtype)
+        chosen = _checked(chosen, config, spec, None, dtype, device)
+        head = load_eagle_head(weights_folder(name), spec, model.model, chosen.ops, dtype)
+        return Draft(head, chosen.backend)
     except ModelLoadError as error:
         raise ModelLoadError(f"speculative_config's {method!r}: {error}") from None
+
+
+def _checked(
+    chosen: Components, config: EngineConfig, spec: DecoderSpec, scheme: QuantScheme | None, dtype: torch.dtype,
+    device: torch.device,
+) -> Components:  # fmt: skip
+    """What computes a guess."""
+    ops = select_ops(dtype, device, one_by_one=config.model_config.enforce_eager, invariant=False, scheme=scheme)
+    backend = select_backend(None, device, extras=spec.has_extras)
+    chosen = replace(chosen, backend=backend, ops=ops, cache_dtype=dtype, draws=False)
+    return check_kernels(chosen, config, spec, dtype, device)
 
 
 @dataclass(frozen=True)
 class DraftRecorder:
     """Records the draft model's graphs, and says before there is a cache what they will take."""
 
-    draft: DecoderForCausalLM
+    draft: Draft
     limits: SchedulerConfig
     """With max_model_len as it is before the cache's size is known: longer than need be, at most."""
     most: int
@@ -122,24 +142,19 @@ class DraftRecorder:
 
     def record(self, block_size: int) -> DraftGraphs:
         return DraftGraphs(
-            self.draft, draft_sizes(self.limits.max_num_seqs), self.most, max_model_len=self.limits.max_model_len,
+            self.draft.model, draft_sizes(self.limits.max_num_seqs), self.most, max_model_len=self.limits.max_model_len,
             block_size=block_size, dtype=self.dtype, device=self.device, prompt_shapes=self.prompt_shapes,
         )  # fmt: skip
 
     def num_bytes(self, block_size: int) -> int:
         return bytes_over_null_block(
-            self.draft, draft_backend(self.draft, self.device), lambda: self.record(block_size),
-            block_size=block_size, dtype=self.dtype, device=self.device,
-        )  # fmt: skip
-
-
-def draft_backend(draft: DecoderForCausalLM | EagleHead, device: torch.device) -> type[AttentionBackend]:
-    return select_backend(None, device, extras=draft.decoder_spec.has_extras)
+            *self.draft, lambda: self.record(block_size), block_size=block_size, dtype=self.dtype, device=self.device
+        )
 
 
 def make_proposer(
-    config: EngineConfig, model: DecoderForCausalLM, draft: DecoderForCausalLM | EagleHead | None, size: CacheSize,
-    dtype: torch.dtype, device: torch.device, graphs: DraftRecorder | None = None,
+    config: EngineConfig, model: DecoderForCausalLM, draft: Draft | None, size: CacheSize, dtype: torch.dtype,
+    device: torch.device, graphs: DraftRecorder | None = None,
 ) -> Proposer | None:  # fmt: skip
     """draft: of load_draft(); size: of the large model's KV cache; graphs: of the draft, to be
     recorded. None: nothing is proposed.
@@ -151,24 +166,21 @@ def make_proposer(
     if speculative is None:
         return None
     if draft is not None:
-        num_blocks, backend = size.num_blocks + 1, draft_backend(draft, device)  # and the null block
-        read = cast(DecoderForCausalLM, draft)  # the cache asks for attention layers, which a head has, too
-        cache = KVCache(read, backend, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
+        num_blocks, guesser = size.num_blocks + 1, draft.model  # and the null block
+        cache = KVCache(*draft, num_blocks=num_blocks, block_size=size.block_size, dtype=dtype, device=device)
         if device.type == "cuda":
             cache.warm_up(dtype)
-            (draft if isinstance(draft, EagleHead) else draft.model).ops.warm_up(draft)
-        if isinstance(draft, EagleHead):
-            return EagleProposer(draft, model.lm_head, cache, size.num_swap_blocks, device)
+            (guesser if isinstance(guesser, EagleHead) else guesser.model).ops.warm_up(guesser)
+        if isinstance(guesser, EagleHead):
+            return EagleProposer(guesser, model.lm_head, cache, size.num_swap_blocks, device)
         recorded = None if graphs is None else graphs.record(size.block_size)
-        return DraftModelProposer(draft, cache, size.num_swap_blocks, device, config.model_config.seed, recorded)
+        return DraftModelProposer(guesser, cache, size.num_swap_blocks, device, config.model_config.seed, recorded)
     if speculative.method == "ngram_table":
         return NgramTableProposer(NgramTable.load(speculative.model, model.decoder_spec.vocab_size))
     return NgramProposer(*speculative.lookup_sizes)
 
 
-def step_costs(
-    model: DecoderForCausalLM, draft: DecoderForCausalLM | EagleHead | None, device: torch.device, *, run_ahead: bool
-) -> StepCosts:
+def step_costs(model: DecoderForCausalLM, draft: Draft | None, device: torch.device, *, run_ahead: bool) -> StepCosts:
     """As the device and the models' shapes say. draft: None: its tokens cost nothing.
 
     A draft's forward takes time for its bytes and for each layer's kernels: the mean of both shares is 0.16 for the
@@ -177,7 +189,7 @@ def step_costs(
     """
     share = 0.0
     if draft is not None:
-        small, large = draft.attention_layers, model.attention_layers
+        small, large = draft.model.attention_layers, model.attention_layers
         width = small[0].num_heads * small[0].head_size / (large[0].num_heads * large[0].head_size)
         share = len(small) / len(large) * (1 + width**2) / 2
     ridge = RIDGE_GPU if device.type == "cuda" else RIDGE_CPU

@@ -71,7 +71,13 @@ class TritonCodesLinear(QuantizedLinear):
     def keep(self, layer: Linear, codes: Codes) -> None:
         from folovllm.layers.quantization.kernels.linear_codes import kernel_group, pack_codes
 
-        if not kernel_group(codes):
+        group, device = kernel_group(codes), codes.values.device
+        if group == 16 and self.scheme.bits == 4 and device.type == "cuda" and not multiplies_16_columns(device):
+            raise ModelLoadError(
+                f"{self.name} has codes of 4 bits in groups of {codes.group_size}, with which this GPU's kernel would "
+                "be wrong, and those of compute capability 9 and 10 are right: give device='cpu'"
+            )
+        if not group:
             raise ModelLoadError(
                 f"{self.name} has {codes.values.shape[1]} inputs in groups of {codes.group_size}: the GPU's kernel "
                 "takes groups that are a multiple of 16; device='cpu' computes with them"
@@ -143,6 +149,11 @@ class Fp8Linear(TritonCodesLinear):
             out = (sums * scales * scale).to(torch.bfloat16)
         out = out.to(x.dtype)
         return out if layer.bias is None else out + layer.bias
+
+
+def multiplies_16_columns(device: torch.device) -> bool:
+    """Elsewhere what Triton compiles counts the 16 columns of such a product twice, where they come from codes."""
+    return torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
 def scales_rows(device: torch.device) -> bool:

@@ -4,15 +4,19 @@ mean the same in every layout, and few rows are multiplied as they are."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
+from folovllm import LLM
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
 from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear, rounds_inputs
 from folovllm.layers.quantization.plan import choose_plan
 from folovllm.model_loader.quant_scheme import ONLINE
+from tests.fake_cuda import FakeCuda
+from tests.helpers import make_hf_folder
 from tests.m4.attention_reference import KERNEL_DEVICE
 
 pytest.importorskip("triton")
@@ -175,3 +179,15 @@ def test_wide_weights_of_many_lines_are_split_where_there_are_few_rows() -> None
 
     assert [splits(rows, lines) for rows in (1, 16) for lines in (16, 48)] == [2, 2, 2, 2]
     assert (splits(16, 15), splits(17, 48)) == (1, 1)
+
+
+def test_groups_that_a_gpu_multiplies_wrongly_are_refused(
+    tmp_path: Path, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """48 columns are three groups of 16."""
+    folder = make_hf_folder(tmp_path, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (8, 0))
+    with pytest.raises(
+        ValueError, match="down_proj has codes of 4 bits in groups of 16, with which this GPU's kernel would"
+    ):
+        LLM(str(folder), device="cuda", quantization="w4a16", skip_tokenizer_init=True, max_model_len=16)

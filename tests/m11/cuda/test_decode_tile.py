@@ -106,6 +106,20 @@ def test_what_programs_count_in_is_zero_for_the_next_launch() -> None:
     assert torch.equal(decode(case, 5, counters=counters[:5]), first)  # too few: others are made
 
 
+def test_a_sequence_that_uses_few_of_many_splits_has_them_merged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 and 19 tiles, of which 64 splits have one each."""
+    case, asked, at_once = (
+        written([(1, 1000), (1, 1200)], Shape(4, 1, 16, 16, torch.float32)),
+        set(),
+        module.merged_at_once,
+    )
+    monkeypatch.setattr(
+        module, "merged_at_once", lambda *sizes: asked.add(getattr(sizes[2], "value", sizes[2])) or at_once(*sizes)
+    )
+    close(decode(case, 64), case.want)
+    assert asked == {16, 64}
+
+
 def test_a_smaller_gpu_is_asked_for_its_multiprocessors(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     places_of = module.places_of.__wrapped__
     assert places_of(torch.device("cuda")) == 3 * 132

@@ -12,6 +12,7 @@ import torch
 
 from folovllm import LLM, LLMEngine, SamplingParams
 from folovllm.attention.backends.triton import TritonBackend
+from folovllm.attention.splits import choose_splits
 from folovllm.engine.builder.proposer import DraftRecorder
 from folovllm.worker.cuda_graph import bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache
@@ -108,19 +109,32 @@ def test_which_graph_drafts_take() -> None:
 
 
 def test_sizes_end_with_the_largest_step() -> None:
-    assert [shape.num_tokens for shape in prompt_shapes(8192, 256)] == [*SIZES]
-    assert [shape.num_tokens for shape in prompt_shapes(100, 256)] == [16, 32, 64, 100]
-    assert [shape.num_decodes for shape in prompt_shapes(8192, 40)] == [16, 32] + 10 * [40]
+    assert list(dict.fromkeys(shape.num_tokens for shape in prompt_shapes(8192, 256))) == [*SIZES]
+    rooms = {16: (0, 8, 16), 32: (0, 8, 32), 64: (0, 8, 40), 100: (0, 8, 40)}
+    found = [(each.num_tokens, each.num_decodes) for each in prompt_shapes(100, 40)]
+    assert found == [(size, room) for size, each in rooms.items() for room in each]
+    assert [shape.num_decodes for shape in prompt_shapes(32, 8)] == [0, 8, 0, 8]
 
 
 def test_which_graph_a_step_takes() -> None:
     graphs = PromptGraphs.__new__(PromptGraphs)
     graphs.shapes = prompt_shapes(64, 40)
-    found = [graphs.shape_for(nums) for nums in ([16], [1] * 10 + [7], [2] * MAX_PROMPTS, [1, 63])]
-    assert [shape and shape.num_tokens for shape in found] == [16, 32, 32, 64]
+    found = [graphs.shape_for(nums) for nums in ([16], [1] * 10 + [7], [2] * MAX_PROMPTS, [1, 63], [1] * 9 + [7])]
+    rooms = [shape and (shape.num_tokens, shape.num_decodes) for shape in found]
+    assert rooms == [(16, 0), (32, 32), (32, 0), (64, 8), (16, 16)]
     assert graphs.shape_for([65]) is None
     assert graphs.shape_for([2] * (MAX_PROMPTS + 1)) is None
     assert graphs.shape_for([2] + [1] * MAX_PROMPTS) is None  # only those in front are decodes to the kernel
+
+
+def test_a_long_decode_beside_a_prompt_is_split() -> None:
+    """As attention divides it where there is room for 40,960 tokens and a tile has 64."""
+    graphs = PromptGraphs.__new__(PromptGraphs)
+    graphs.shapes = prompt_shapes(8192, 256)
+    for decodes, splits in ((1, 6), (8, 6), (200, 1)):
+        shape = graphs.shape_for([1] * decodes + [500])
+        assert shape is not None
+        assert choose_splits(shape.num_decodes, 8, 40_960, 64) == splits
 
 
 @pytest.mark.exhaustive
@@ -219,7 +233,7 @@ def test_their_memory_is_within_the_share(folder: Path, shapes_only: FakeCuda) -
     graphs = engine.runner.graphs
     assert graphs is not None
     assert graphs.prompts is not None
-    assert [shape.num_tokens for shape in graphs.prompts.recorded] == [*reversed(SIZES)]
+    assert list(graphs.prompts.recorded) == prompt_shapes(4096, NUM_SEQS)[::-1]
     kept = [*vars(graphs.outputs).values(), graphs.buffers.packed, graphs.buffers.block_tables]
     kept += [graphs.prompts.packed, graphs.prompts.block_tables, graphs.prompts.hidden]
     taken = graphs.pool_bytes + sum(tensor.nbytes for tensor in kept)
@@ -249,8 +263,9 @@ def test_what_a_drafts_graphs_take_is_kept_back_from_the_cache(monkeypatch: pyte
             said = num_bytes(self, block_size)
             before = machine.devices[0].bytes_in_use
             KVCache(
-                self.draft, TritonBackend, num_blocks=1, block_size=block_size, dtype=self.dtype, device=self.device
-            )
+                self.draft.model, TritonBackend, num_blocks=1, block_size=block_size, dtype=self.dtype,
+                device=self.device,
+            )  # fmt: skip
             made = self.record(block_size)
             assert made.prompts is not None
             assert said * 0.9 < machine.devices[0].bytes_in_use - before <= said + (1 << 20)  # and the null block

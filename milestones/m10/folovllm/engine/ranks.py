@@ -144,7 +144,7 @@ def run_rank(rank: int, link: Peer, shared: Any, config: EngineConfig) -> None:
 
 def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, group: GroupCoordinator) -> Follower:
     """As build_engine_core() builds rank 0's, in the same order: both join in what all ranks do together."""
-    model_config, speculative, link = config.model_config, config.speculative_config, group.links[0]
+    model_config, speculative = config.model_config, config.speculative_config
     dtype, longest, seed = resolve_dtype(model_config, hf_config, device), model_config.max_model_len, model_config.seed
     limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
     chosen = replace(choose_components(config, hf_config, dtype, device), draws=False)
@@ -152,8 +152,7 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     most_rows = limits.max_num_seqs * (1 + (speculative.num_speculative_tokens if speculative else 0))
     token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
     size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device)
-    link.send([size.num_blocks, size.num_swap_blocks])
-    num_blocks, num_swap_blocks = link.receive()
+    num_blocks, num_swap_blocks = group.fewest([size.num_blocks, size.num_swap_blocks])
     kv_cache = KVCache(
         model, chosen.backend, num_blocks=num_blocks + 1, block_size=size.block_size, dtype=chosen.cache_dtype,
         device=device,
