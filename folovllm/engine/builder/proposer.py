@@ -10,7 +10,7 @@ vLLM: v1/spec_decode/, config/speculative.py
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
