@@ -59,10 +59,10 @@ from folovllm.attention.kernels.tile import (
     product_size,
     rows_mask,
     tile_tokens,
-    wants_small_tiles,
 )  # fmt: skip
 from folovllm.attention.splits import MAX_SPLITS, PLACES, PROGRAMS_PER_SM, choose_splits
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
+from folovllm.utils.gpus import gpu_of
 
 FEW_SPLITS = 8  # _merge reads all splits of a head at once, and one for up to 64 would read nothing most of the time
 MOST_ROWS = 16  # of a tile: queries times the heads of a group. With larger groups there is one query
@@ -263,7 +263,8 @@ def paged_decode(
     if query_start_loc is None:
         query_start_loc = torch.arange(num_seqs + 1, dtype=torch.int32, device=q.device)
     itemsize = product_size(q, key_cache)
-    small = wants_small_tiles(q.device)
+    gpu = gpu_of(q.device)
+    small = gpu.has_small_tiles
     block_n = tile_tokens(head_pad, itemsize, small)
     group, max_len = num_heads // num_kv_heads, block_tables.shape[1] * block_size
     max_len = min(max_len, extras.sliding_window or max_len)
@@ -287,7 +288,7 @@ def paged_decode(
         SPLIT=splits > 1, MOST_SPLITS=1 if splits == 1 else FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
         WINDOW=extras.sliding_window, SOFT_CAP=extras.logits_soft_cap, FUSED=fused is not None, NORM=weight is not None,
         INTERPRETED=INTERPRETED, **dependent_launch(q.device),
-        num_warps=decode_warps(rows, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
+        num_warps=decode_warps(rows, head_pad, itemsize, key_cache.element_size() == 1), num_stages=gpu.stages(STAGES),
         **register_limit(rows, head_pad, itemsize, small),
     )  # fmt: skip
     return out

@@ -26,7 +26,6 @@ vLLM: model_executor/layers/quantization/awq_triton.py, model_executor/kernels/l
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -34,10 +33,11 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from folovllm.attention.kernels.tile import wants_small_tiles
+from folovllm.attention.kernels.tile import compiled_for_amd
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.plan import choose_plan
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
+from folovllm.utils.gpus import gpu_of
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 GROUPS = (128, 64, 32, 16)
@@ -56,11 +56,6 @@ class PackedCodes(NamedTuple):
     bits: int
     group: int
     in_features: int
-
-
-@cache
-def has_tensor_memory(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 10
 
 
 def kernel_group(codes: Codes) -> int:
@@ -137,7 +132,7 @@ def _weights(
 ):  # fmt: skip
     """Piece PLACE of words [outputs, words], [outputs, 2 * words] of DTYPE."""
     BF16: tl.constexpr = DTYPE.is_bf16()
-    if INTERPRETED or DTYPE.primitive_bitwidth == 32 or (BITS == 8 and not E4M3):
+    if INTERPRETED or DTYPE.primitive_bitwidth == 32 or (BITS == 8 and not E4M3) or compiled_for_amd():
         low = _half(words, offset, PLACE * BITS, BITS, E4M3).to(DTYPE)
         high = _half(words, offset, PLACE * BITS + 16, BITS, E4M3).to(DTYPE)
     else:
@@ -259,11 +254,11 @@ def linear_codes(
     out = torch.empty(num_rows, outs, dtype=x.dtype, device=x.device)
     if not num_rows:
         return out
-    small, strides, is_float = wants_small_tiles(x.device), packed.words.stride()[:2], packed.offset is None
-    tensor_memory = not small and has_tensor_memory(x.device)
+    gpu, strides, is_float = gpu_of(x.device), packed.words.stride()[:2], packed.offset is None
     plan = choose_plan(
-        num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=small, tensor_memory=tensor_memory
-    )
+        num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=gpu.has_small_tiles,
+        tensor_memory=gpu.is_nvidia(10),
+    )  # fmt: skip
     split, launch = plan.splits > 1, dependent_launch(x.device)
     sums = torch.empty(plan.splits, num_rows, outs, dtype=torch.float32, device=x.device) if split else out
     grid = (triton.cdiv(num_rows, plan.rows) * triton.cdiv(outs, plan.outs), plan.splits)
@@ -274,7 +269,7 @@ def linear_codes(
         BITS=packed.bits, GROUP=packed.group, PIECE=2 * words, E4M3=is_float,
         EVEN=packed.in_features == num_lines * words * 32 // packed.bits,
         HAS_BIAS=bias is not None and not split, BLOCK_M=plan.rows, BLOCK_N=plan.outs,
-        INTERPRETED=INTERPRETED, **launch, num_warps=plan.warps, num_stages=plan.stages,
+        INTERPRETED=INTERPRETED, **launch, num_warps=plan.warps, num_stages=gpu.stages(plan.stages),
     )  # fmt: skip
     if split:
         _add_splits_kernel[(num_rows, triton.cdiv(outs, COLUMNS))](
