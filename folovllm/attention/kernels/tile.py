@@ -132,6 +132,14 @@ def load_sinks(sinks_ptr, heads, counts):
 
 
 @triton.jit
+def soft_capped(scores, SOFT_CAP: tl.constexpr):
+    if SOFT_CAP is not None:  # cap * tanh(score / cap)
+        CAP: tl.constexpr = SOFT_CAP * LOG2E_OF_SCORES
+        scores = CAP - 2 * CAP / (tl.exp2(scores * (2 / SOFT_CAP)) + 1)
+    return scores
+
+
+@triton.jit
 def attend_tile(
     q, running_max, running_sum, acc,
     start, first, end, last_seen, scale,
@@ -172,9 +180,7 @@ def attend_tile(
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     if k_ptr.dtype.element_ty.is_int8():
         scores *= load_scales(k_ptr, blocks, offsets, exists, stride_kb, BLOCK_SIZE, HEAD_SIZE)[None, :]
-    if SOFT_CAP is not None:  # cap * tanh(score / cap)
-        CAP: tl.constexpr = SOFT_CAP * LOG2E_OF_SCORES
-        scores = CAP - 2 * CAP / (tl.exp2(scores * (2 / SOFT_CAP)) + 1)
+    scores = soft_capped(scores, SOFT_CAP)
     visible = exists[None, :] & (positions[None, :] <= last_seen[:, None])
     if WINDOW is not None:
         visible &= positions[None, :] > last_seen[:, None] - WINDOW
