@@ -32,8 +32,10 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import num_warps
 
 from folovllm.attention.kernels.tile import compiled_for_amd
+from folovllm.layers.kernels.few_rows import ask_for
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.plan import choose_plan
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
@@ -43,6 +45,7 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 GROUPS = (128, 64, 32, 16)
 """Columns that share a scale, as the kernel knows them. A larger group is several that are alike."""
 COLUMNS = 1024  # of a program that adds splits up
+AHEAD_BYTES: tl.constexpr = tl.constexpr(96 << 10)  # that a program asks for before its x is there, as in few_rows.py
 TWO_TO_120: tl.constexpr = tl.constexpr(2.0**120)
 
 
@@ -185,19 +188,24 @@ def _linear_codes_kernel(
     E4M3: tl.constexpr, EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    wait_for_kernel_before(DEPENDENT)
     # Programs that follow one another share their outputs: a line comes from memory once, and then from the L2 cache.
     row_tiles = tl.cdiv(num_rows, BLOCK_M)
+    first, start = tl.program_id(0) // row_tiles * BLOCK_N, tl.program_id(1) * lines_each
+    end = tl.minimum(start + lines_each, num_lines)
+    if DEPENDENT:  # codes never change: the first lines are asked for before x is there
+        lines: tl.constexpr = AHEAD_BYTES // (BLOCK_N * 2 * PIECE)
+        num_bytes = tl.minimum(out_features - first, BLOCK_N) * (2 * PIECE)
+        if stride_out == PIECE // 2:  # else an output's lines follow one another
+            ask_for(words_ptr + first * stride_out, stride_line, start, end - 1, num_bytes, lines, num_warps())
+    wait_for_kernel_before(DEPENDENT)
     rows = tl.program_id(0) % row_tiles * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tl.program_id(0) // row_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns = first + tl.arange(0, BLOCK_N)
     # What is behind the last row or output reads that one again: its result is not stored.
     row, column = tl.minimum(rows, num_rows - 1).to(tl.int64), tl.minimum(columns, out_features - 1)
     x_at = x_ptr + (row * stride_x)[None, :] + tl.arange(0, PIECE)[:, None]
     words_at = words_ptr + (column * stride_out)[:, None] + tl.arange(0, PIECE // 2)[None, :]
     scale_at, offset_at = scale_ptr + column, offset_ptr + column
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    start = tl.program_id(1) * lines_each
-    end = tl.minimum(start + lines_each, num_lines)
     # The interpreter's range takes no tensor as the end; a compiled `while` would not fetch the next lines ahead.
     if INTERPRETED:
         while start < end:
