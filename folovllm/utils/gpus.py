@@ -15,8 +15,7 @@ import torch
 
 
 class Gpu(NamedTuple):
-    vendor: str
-    """"nvidia" or "amd"; "" for a CPU, where Triton's interpreter runs what a Hopper GPU would."""
+    vendor: str  # "nvidia" or "amd"; "" for a CPU, where Triton's interpreter runs what a Hopper GPU would
     capability: tuple[int, int]
 
     def is_nvidia(self, *majors: int) -> bool:
