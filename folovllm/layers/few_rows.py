@@ -24,6 +24,7 @@ from folovllm.layers.linear import LinearMethod
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.rotary import Rotary
 from folovllm.layers.triton_ops import TritonOps
+from folovllm.utils.gpus import gpu_of
 
 # All programs together read x from the L2 cache as often as there are programs. A small weight's way from memory takes
 # less time than launching its kernel, so even 64 rows gain; a large one's leaves room for 16.
@@ -32,8 +33,7 @@ SMALL_BYTES, FEW = 16 << 20, 16
 
 def takes_few_rows(dtype: torch.dtype, device: torch.device) -> bool:
     """Where it was reckoned to be worth it: on a Hopper GPU, whose kernels can ask for weights before their turn."""
-    hopper = device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
-    return hopper and dtype == torch.bfloat16
+    return gpu_of(device).is_nvidia(9) and dtype == torch.bfloat16
 
 
 @dataclass

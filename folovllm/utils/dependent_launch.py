@@ -19,13 +19,14 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.utils.gpus import gpu_of
+
 
 @cache
 def dependent_launch(device: torch.device) -> dict[str, bool]:
     """Arguments of any kernel's launch, on a Hopper GPU for such a launch. Earlier ones have none, and on some later
     ones (compute capability 12.0) it is known to have failed inside of a graph."""
-    hopper = device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
-    if hopper and not triton.knobs.runtime.interpret:
+    if gpu_of(device).is_nvidia(9) and not triton.knobs.runtime.interpret:
         return {"DEPENDENT": True, "launch_pdl": True}
     return {"DEPENDENT": False}
 

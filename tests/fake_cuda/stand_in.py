@@ -99,7 +99,7 @@ def fake_cuda_machine(
         pytest.skip("this machine has a GPU")
     from triton.runtime.interpreter import InterpretedFunction, interpreter_builder
 
-    from folovllm.attention.kernels.tile import wants_small_tiles
+    from folovllm.utils.gpus import gpu_of
 
     machine = FakeCuda(numbers=numbers, total_bytes=total_bytes, num_devices=num_devices, context_bytes=context_bytes)
     thread_run, interpret = threading.Thread.run, InterpretedFunction.run
@@ -124,7 +124,7 @@ def fake_cuda_machine(
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:
         setattr(owner, name, value)
-    wants_small_tiles.cache_clear()  # tests of other capabilities ask, too
+    gpu_of.cache_clear()  # tests of other capabilities ask, too
     try:
         with _Functions(machine), _Operators(machine):
             yield machine
@@ -133,4 +133,4 @@ def fake_cuda_machine(
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)
-        wants_small_tiles.cache_clear()
+        gpu_of.cache_clear()

@@ -23,9 +23,9 @@ needs_assembler = pytest.mark.skipif(
 )
 
 
-def compiled_by(program: str, folder: Path, *words: str, capability: int = 90) -> Kernels:
+def compiled_by(program: str, folder: Path, *words: str, capability: int | str = 90) -> Kernels:
     """What `python -m program` prints of the kernels that it compiles: {name: what came out}. capability: of the GPU,
-    80 for 8.0."""
+    80 for 8.0; or an AMD GPU's name."""
     package, here = Path(folovllm.__file__).parents[1], Path(__file__).parents[2]
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     paths = os.pathsep.join(dict.fromkeys([str(package), str(here), *sys.path]))  # the same Triton, too
@@ -36,11 +36,11 @@ def compiled_by(program: str, folder: Path, *words: str, capability: int = 90) -
     return json.loads(done.stdout)
 
 
-SHARED_KB = {75: 64, 80: 163, 89: 99, 90: 227, 100: 227, 120: 99}
+SHARED_KB: dict[int | str, int] = {75: 64, 80: 163, 89: 99, 90: 227, 100: 227, 120: 99, "gfx90a": 64, "gfx942": 64}
 """Of shared memory, for a program, by the GPU's compute capability: 80 is 8.0."""
 
 
-def faults(kernels: Kernels, capability: int) -> dict[str, str]:
+def faults(kernels: Kernels, capability: int | str) -> dict[str, str]:
     """What keeps a kernel from running on such a GPU, or makes it slow: {name: what}. Prompts, which have
     more time, and float32 may spill some registers; others six at most, as a cache of int8 with Triton 3.6."""
     found = {}

@@ -16,20 +16,27 @@ if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
 
 from folovllm.attention.kernels import paged_decode, paged_prefill, tile
 from folovllm.layers.kernels import norm_rotary
+from folovllm.utils.gpus import Gpu, gpu_of
 
 # Tiles.
 
 LARGE, SMALL = {(9, 0), (10, 0), (10, 3)}, {(8, 0), (8, 6), (8, 9), (12, 0)}
 
 
-def test_hopper_and_data_centre_blackwell_have_the_large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        for capability in LARGE | SMALL:
-            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None, is_=capability: is_)
-            tile.wants_small_tiles.cache_clear()
-            assert tile.wants_small_tiles(torch.device("cuda:0")) == (capability in SMALL), capability
-    finally:
-        tile.wants_small_tiles.cache_clear()
+def test_hopper_and_data_centre_blackwell_have_the_large_tiles() -> None:
+    for capability in LARGE | SMALL:
+        assert Gpu("nvidia", capability).has_small_tiles == (capability in SMALL), capability
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (9, 4)])  # gfx90a, gfx942
+def test_an_amd_gpu_is_not_taken_for_a_hopper(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    gpu = gpu_of.__wrapped__(torch.device("cuda"))
+    assert gpu == Gpu("amd", capability)
+    assert gpu.has_small_tiles
+    assert not gpu.is_nvidia(9)
+    assert gpu.stages(tile.STAGES) == 2
 
 
 def launched_tiles(fake_cuda: FakeCuda) -> list[dict[str, object]]:

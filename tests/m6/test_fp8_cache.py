@@ -159,9 +159,7 @@ def test_what_cannot_be_is_refused_by_name(oracle: Oracle, settings: dict[str, A
         make_engine(oracle, **settings)
 
 
-def test_a_gpu_that_converts_no_e4m3_is_refused(
-    small_oracle: Oracle, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 0))
+def test_a_gpu_that_converts_no_e4m3_is_refused(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
+    fake_cuda.capability = (8, 0)
     with pytest.raises(ValueError, match=r"^kv_cache_dtype 'fp8' cannot be read on cuda.* capability 8\.9 or above"):
         make_engine(small_oracle, "cuda")

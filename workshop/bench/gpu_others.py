@@ -43,18 +43,18 @@ from workshop.bench.gpu_kernels import (
 
 LARGE = "qwen3-8b"
 SMS = 132
-LINE, FIRST = 256, 1.2e-6  # columns of a line; seconds until a program's first line is there
+LINE, FIRST = 256, 1.2e-6  # columns of a line; seconds until a program's first line is there, if it asks for it late
 FEWER_INSTRUCTIONS = 3.0  # a code, for up to 32 rows, in the machine code for a Hopper GPU
 
 
-def codes_seconds(rows: int, n: int, k: int, instructions: float) -> float:
+def codes_seconds(rows: int, n: int, k: int, instructions: float, first: float) -> float:
     plan = choose_plan(rows, n, math.ceil(k / LINE), ITEM, invariant=False, small=False)
     programs = math.ceil(rows / plan.rows) * math.ceil(n / plan.outs) * plan.splits
     lines = math.ceil(math.ceil(k / LINE) / plan.splits)
     line = plan.outs * LINE * instructions / (ISSUE_SHARE * ISSUES)
     read = codes_bytes(rows, n, k) / (COPY_SHARE * H200.bandwidth)
     added = LAUNCH if plan.splits > 1 else 0.0
-    return PRODUCT_LAUNCH + added + max(read, FIRST + lines * math.ceil(programs / SMS) * line)
+    return PRODUCT_LAUNCH + added + max(read, first + lines * math.ceil(programs / SMS) * line)
 
 
 def layer_of_codes(shape: str, rows: int) -> float:
@@ -62,9 +62,9 @@ def layer_of_codes(shape: str, rows: int) -> float:
     *sizes, _ = products_of(SHAPE).values()
     of = 1 if rows <= 32 else 256
     measured = sum(row["us"] for row in read_rows("codes-h200") if (row["weights"], row["rows"]) == ("w4a16", of))
-    off = measured / (1e6 * sum(codes_seconds(of, n, k, CODE_INSTRUCTIONS) for n, k in sizes))
+    off = measured / (1e6 * sum(codes_seconds(of, n, k, CODE_INSTRUCTIONS, FIRST) for n, k in sizes))
     *wanted, _ = products_of(shape).values()
-    return off * 1e6 * sum(codes_seconds(rows, n, k, FEWER_INSTRUCTIONS) for n, k in wanted)
+    return off * 1e6 * sum(codes_seconds(rows, n, k, FEWER_INSTRUCTIONS, 0.0) for n, k in wanted)
 
 
 def gain_of_codes_large(rows: int) -> float:

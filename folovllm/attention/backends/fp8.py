@@ -24,13 +24,11 @@ from typing import Any
 import torch
 
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
-from folovllm.attention.backends.triton import TritonBackend
+from folovllm.attention.backends.triton import TritonBackend, kernels_unavailable_reason
 from folovllm.attention.metadata import AttentionMetadata
 
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0
-CAPABILITY = (8, 9)
-"""The first GPUs that convert e4m3."""
 
 
 def to_bytes(x: torch.Tensor) -> torch.Tensor:
@@ -66,10 +64,7 @@ class TritonFp8Backend(TritonBackend):
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:
-        reason = super().unavailable_reason(device)
-        if reason is None and device.type == "cuda" and torch.cuda.get_device_capability(device) < CAPABILITY:
-            return "needs a GPU of compute capability 8.9 or above"
-        return reason
+        return kernels_unavailable_reason(device, (8, 9))  # earlier ones do not convert e4m3
 
     def write(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
         from folovllm.attention.kernels.store_kv_fp8 import store_kv_fp8

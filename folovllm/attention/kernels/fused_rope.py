@@ -1,4 +1,4 @@
-"""Norm and rotation of q and k, and the way of k and v into the cache, for a decode's program to do itself.
+"""Norm and rotation of q and k, and what the newest key adds, for a decode's program to do itself.
 
 Column i of a head pairs with the one half a head further, which is loaded beside it. The tables of angles are (cos,
 cos) and (-sin, sin), so both halves are computed alike: in float32, rounded once, as norm_rotary.py does.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from folovllm.attention.kernels.tile import rows_mask
+from folovllm.attention.kernels.tile import rows_mask, soft_capped
 
 
 @triton.jit
@@ -33,15 +33,18 @@ def rotated(
 
 
 @triton.jit
-def rotate_and_store(
-    k_head, to_v, k_slot, v_slot, weight_ptr, cos_ptr, sin_ptr, eps,
-    HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, NORM: tl.constexpr,
+def score_newest(
+    q, exists, scale, k_head, to_v, k_slot, v_slot, weight_ptr, cos_ptr, sin_ptr, eps,
+    HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, NORM: tl.constexpr, SOFT_CAP: tl.constexpr,
 ):  # fmt: skip
-    """One head of k, rotated, and that of v, which is `to_v` numbers further, into their slots."""
+    """(scores [M] of one head of k, rotated, and that of v [1, HEAD_PAD], `to_v` numbers further, in float32), both of
+    which go into their slots, too. Where it does not exist here, the scores are -inf."""
     columns, one = tl.arange(0, HEAD_PAD), tl.zeros([1], tl.int64)[:, None]
-    is_there = rows_mask(tl.full([1], 1, tl.int1), HEAD_SIZE, HEAD_PAD)
-    k = rotated(k_head + one, is_there, columns, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_SIZE, NORM)
-    v = tl.load(k_head + to_v + one + columns[None, :], mask=is_there, other=0.0)
-    tl.store(k_slot + one + columns[None, :], k.to(k_slot.dtype.element_ty), mask=is_there)
-    tl.store(v_slot + one + columns[None, :], v.to(v_slot.dtype.element_ty), mask=is_there)
-    tl.debug_barrier()  # all threads of this program read what some have written, and no other program does
+    mask = rows_mask(tl.full([1], 1, tl.int1) & exists, HEAD_SIZE, HEAD_PAD)
+    k = rotated(k_head + one, mask, columns, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_SIZE, NORM)
+    v = tl.load(k_head + to_v + one + columns[None, :], mask=mask, other=0.0).to(v_slot.dtype.element_ty)
+    k = k.to(k_slot.dtype.element_ty)
+    tl.store(k_slot + one + columns[None, :], k, mask=mask)
+    tl.store(v_slot + one + columns[None, :], v, mask=mask)
+    scores = soft_capped(tl.sum(q.to(k.dtype).to(tl.float32) * k.to(tl.float32), 1) * scale, SOFT_CAP)
+    return tl.where(exists, scores, -float("inf")), v.to(tl.float32)

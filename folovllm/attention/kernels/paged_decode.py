@@ -28,8 +28,9 @@ intermediate result is (head_size + 1) float32 for each head, written and read o
 group, against 256 KiB of K and V in 512 tokens. The programs of a sequence and KV head count themselves when they have
 written it. The last one, whichever it is, adds it up in the order of the splits.
 
-With FusedRope a program rotates its queries itself, as norm_rotary.py does it. The one that has the newest key rotates
-that, too, puts it and its value into the cache, and reads them from there: a launch less in each layer.
+With FusedRope a program rotates its queries itself, as norm_rotary.py does it: a launch less in each layer. The one
+that has the newest key rotates that, too, and puts it and its value into the cache. It does not wait to read them from
+there: a key more in registers is one more term of each row's sums.
 
 A layer with a window has the keys from the first query's first one on, and splits divide these. A sink is in the first
 split.
@@ -47,7 +48,7 @@ import triton
 import triton.language as tl
 
 from folovllm.attention.backend import NO_EXTRAS, AttentionExtras, FusedRope
-from folovllm.attention.kernels.fused_rope import rotate_and_store, rotated
+from folovllm.attention.kernels.fused_rope import rotated, score_newest
 from folovllm.attention.kernels.tile import (
     INTERPRETED,
     LOG2E,
@@ -59,10 +60,10 @@ from folovllm.attention.kernels.tile import (
     product_size,
     rows_mask,
     tile_tokens,
-    wants_small_tiles,
 )  # fmt: skip
 from folovllm.attention.splits import MAX_SPLITS, PLACES, PROGRAMS_PER_SM, choose_splits
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
+from folovllm.utils.gpus import gpu_of
 
 FEW_SPLITS = 8  # _merge reads all splits of a head at once, and one for up to 64 would read nothing most of the time
 SOME_SPLITS: tl.constexpr = tl.constexpr(16)  # that a short sequence uses of many; known when the kernel runs
@@ -119,16 +120,16 @@ def _paged_decode(
         sin_ptr += first * stride_angle
         q_ptrs = q_ptr + (tokens * stride_q + heads * stride_qh)[:, None]
         q = rotated(q_ptrs, mask, columns, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_SIZE, NORM)
-        if end == seq_len:
-            slot = tl.load(slots_ptr + first).to(tl.int64)
-            block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-            rotate_and_store(
-                q_ptr + first * stride_q + (tl.num_programs(0) * GROUP + kv_head) * stride_qh,
-                tl.num_programs(0) * stride_qh,
-                k_ptr + block * stride_kb + offset * stride_kt + kv_head * stride_kh,
-                v_ptr + block * stride_vb + offset * stride_vt + kv_head * stride_vh,
-                weight_ptr + HEAD_SIZE, cos_ptr, sin_ptr, eps, HEAD_SIZE, HEAD_PAD, NORM,
-            )  # fmt: skip
+        slot = tl.load(slots_ptr + first).to(tl.int64)
+        block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+        newest, newest_v = score_newest(
+            q, end == seq_len, scale, q_ptr + first * stride_q + (tl.num_programs(0) * GROUP + kv_head) * stride_qh,
+            tl.num_programs(0) * stride_qh,
+            k_ptr + block * stride_kb + offset * stride_kt + kv_head * stride_kh,
+            v_ptr + block * stride_vb + offset * stride_vt + kv_head * stride_vh,
+            weight_ptr + HEAD_SIZE, cos_ptr, sin_ptr, eps, HEAD_SIZE, HEAD_PAD, NORM, SOFT_CAP,
+        )  # fmt: skip
+        end = tl.minimum(end, seq_len - 1)
     else:
         q = tl.load(q_ptr + (tokens * stride_q + heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
     last_seen = seq_len - num_rows // GROUP + rows // GROUP
@@ -142,6 +143,11 @@ def _paged_decode(
         tables_ptr + seq * stride_table, stride_kb, stride_kt, stride_vb, stride_vt,
         BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, WINDOW, SOFT_CAP, INTERPRETED,
     )  # fmt: skip
+    if FUSED:
+        new_max = tl.maximum(running_max, newest)
+        rescale, weight = tl.exp2(running_max - new_max), tl.exp2(newest - new_max)
+        running_max, running_sum = new_max, running_sum * rescale + weight
+        acc = acc * rescale[:, None] + weight[:, None] * newest_v
     result = acc / running_sum[:, None]
 
     if SPLIT:
@@ -250,7 +256,8 @@ def paged_decode(
     block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32. 0: a place in a CUDA graph for a sequence
         that is not there, whose row of out stays as it is.
     query_start_loc: [num_seqs + 1] int32, for sequences of up to most_queries() each; if None, of one.
-    order: [num_seqs] int32, each sequence once: in it they start, fast with the longest first. None: as in q.
+    order: [num_seqs] int32, each sequence once: in it they start, fast with the longest first. None, and where all
+        programs run at once: as in q.
     out: where to write; made if None.  num_splits: at most MAX_SPLITS; chosen from the shapes if None.
     counters: int32, one for each sequence and KV head that is split, zero before and after: here its programs count
         themselves. One launch at a time may have them. Made if None.
@@ -269,12 +276,14 @@ def paged_decode(
     if query_start_loc is None:
         query_start_loc = torch.arange(num_seqs + 1, dtype=torch.int32, device=q.device)
     itemsize = product_size(q, key_cache)
-    small = wants_small_tiles(q.device)
+    gpu = gpu_of(q.device)
+    small = gpu.has_small_tiles
     block_n = tile_tokens(head_pad, itemsize, small)
     group, max_len = num_heads // num_kv_heads, block_tables.shape[1] * block_size
     max_len = min(max_len, extras.sliding_window or max_len)
     splits = num_splits or choose_splits(num_seqs, num_kv_heads, max_len, block_n, places_of(q.device))
     rows = max(MOST_ROWS, triton.next_power_of_2(group))
+    ordered = order is not None and num_seqs * num_kv_heads * splits > places_of(q.device)
     weight, eps, cos, sin, slots = fused or (None, 0.0, q, q, seq_lens)  # not looked at without
     partial, lse = out, out  # not touched by a single split, as counters
     if splits > 1:
@@ -285,7 +294,7 @@ def paged_decode(
     _paged_decode[(num_kv_heads, splits, num_seqs)](
         q, key_cache, value_cache, out, partial, lse, seq_lens if counters is None else counters, block_tables,
         query_start_loc, seq_lens,
-        seq_lens if order is None else order, extras.sinks, scale * LOG2E, splits, int(order is not None),
+        seq_lens if order is None else order, extras.sinks, scale * LOG2E, splits, int(ordered),
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
         *key_cache.stride()[:3], *value_cache.stride()[:3],
         q if weight is None else weight, cos, sin, slots, eps, cos.stride(0),
@@ -293,7 +302,7 @@ def paged_decode(
         SPLIT=splits > 1, MOST_SPLITS=1 if splits == 1 else FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS,
         WINDOW=extras.sliding_window, SOFT_CAP=extras.logits_soft_cap, FUSED=fused is not None, NORM=weight is not None,
         INTERPRETED=INTERPRETED, **dependent_launch(q.device),
-        num_warps=decode_warps(rows, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
+        num_warps=decode_warps(rows, head_pad, itemsize, key_cache.element_size() == 1), num_stages=gpu.stages(STAGES),
         **register_limit(rows, head_pad, itemsize, small),
     )  # fmt: skip
     return out

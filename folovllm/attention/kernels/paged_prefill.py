@@ -57,8 +57,8 @@ from folovllm.attention.kernels.tile import (
     product_size,
     rows_mask,
     tile_tokens,
-    wants_small_tiles,
 )
+from folovllm.utils.gpus import gpu_of
 
 
 @triton.jit
@@ -140,7 +140,7 @@ def choose_tiles(
     rows: int, head_pad: int, element_size: int, small: bool = False, from_8_bits: bool = False
 ) -> tuple[int, int, int]:
     """(BLOCK_M, BLOCK_N, warps). rows: of the longest sequence, its queries times the heads of a group.
-    small: on GPUs smaller than Hopper's (tile.py). from_8_bits: K and V are converted, which takes registers."""
+    small: on GPUs smaller than Hopper's (gpus.py). from_8_bits: K and V are converted, which takes registers."""
     few = tile_tokens(head_pad, element_size, small)
     if element_size > 2:
         # Matrix units would round float32. So the threads multiply it themselves, and a tile must fit their registers.
@@ -156,19 +156,10 @@ def choose_tiles(
 
 
 def paged_prefill(
-    q: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    query_start_loc: torch.Tensor,
-    seq_lens: torch.Tensor,
-    max_query_len: int,
-    scale: float,
-    *,
-    out: torch.Tensor | None = None,
-    batch_invariant: bool = False,
-    extras: AttentionExtras = NO_EXTRAS,
-) -> torch.Tensor:
+    q: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, block_tables: torch.Tensor,
+    query_start_loc: torch.Tensor, seq_lens: torch.Tensor, max_query_len: int, scale: float, *,
+    out: torch.Tensor | None = None, batch_invariant: bool = False, extras: AttentionExtras = NO_EXTRAS,
+) -> torch.Tensor:  # fmt: skip
     """Causal attention of q [num_tokens, num_heads, head_size], the sequences' queries one after the other.
 
     Query j of a sequence with m queries and n keys is at position n - m + j and sees keys 0 .. n - m + j.
@@ -194,14 +185,11 @@ def paged_prefill(
     num_seqs = seq_lens.shape[0]
     if num_seqs == 0 or max_query_len == 0:
         return out
-    rows = max_query_len * group
+    rows, gpu = max_query_len * group, gpu_of(q.device)
     block_m, block_n, num_warps = choose_tiles(
-        MOST_ROWS[-1] if batch_invariant else rows,
-        head_pad,
-        product_size(q, key_cache),
-        wants_small_tiles(q.device),
+        MOST_ROWS[-1] if batch_invariant else rows, head_pad, product_size(q, key_cache), gpu.has_small_tiles,
         from_8_bits=key_cache.element_size() == 1,
-    )
+    )  # fmt: skip
     # As _first_tile(), behind the last sequence.
     num_tiles = q.shape[0] * group // block_m + num_seqs * (2 if batch_invariant else 1)
     _paged_prefill[(num_tiles, num_kv_heads)](
@@ -211,6 +199,6 @@ def paged_prefill(
         GROUP=group, HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_SIZE=block_size,
         BLOCK_M=block_m, BLOCK_N=block_n, BY_POSITION=batch_invariant,
         WINDOW=extras.sliding_window, SOFT_CAP=extras.logits_soft_cap, INTERPRETED=INTERPRETED,
-        num_warps=num_warps, num_stages=STAGES,
+        num_warps=num_warps, num_stages=gpu.stages(STAGES),
     )  # fmt: skip
     return out

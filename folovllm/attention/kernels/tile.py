@@ -24,11 +24,10 @@ vLLM: v1/attention/ops/triton_unified_attention.py
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
+from triton.language.target_info import current_target
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 """True where Triton's interpreter runs the kernels that are imported from here on. They differ in two ways there. The
@@ -97,20 +96,18 @@ def product_size(q: torch.Tensor, key_cache: torch.Tensor) -> int:
     return q.element_size() if key_cache.element_size() == 1 else key_cache.element_size()
 
 
-@cache
-def wants_small_tiles(device: torch.device) -> bool:
-    """Whether `device` is smaller than a Hopper GPU (compute capability 9.0, and 10.x). Those of 8.6, 8.9 and 12.x give
-    a program 99 KiB of shared memory, where Hopper gives 227. And all but these two lack the matrix instruction that
-    reads shared memory: its operands are in registers instead, of which there are no more."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] not in (9, 10)
-
-
 def tile_tokens(head_pad: int, element_size: int, small: bool = False) -> int:
     """BLOCK_N of a program with few rows: a tile of K of at most 16 KB, and of 8 KB in float32, whose numbers wait in
     registers for the threads that multiply them; or half of it on a smaller GPU. At least 16, as tl.dot
     demands."""
     tile_bytes = (16 << 10 if element_size <= 2 else 8 << 10) >> small
     return max(16, min(64, tile_bytes // (head_pad * element_size)))
+
+
+@triton.constexpr_function
+def compiled_for_amd():
+    """Asked inside of a kernel. AMD's matrix units multiply float32 as it is, and know no PTX."""
+    return not INTERPRETED and (target := current_target()) is not None and target.backend == "hip"
 
 
 @triton.jit
@@ -132,6 +129,14 @@ def load_sinks(sinks_ptr, heads, counts):
     """Of rows' heads, in the unit of the scores; LOWEST where they do not count here: such a head need not exist."""
     sinks = tl.load(sinks_ptr + heads, mask=counts, other=0.0).to(tl.float32) * LOG2E_OF_SCORES
     return tl.where(counts, tl.maximum(sinks, LOWEST), LOWEST)
+
+
+@triton.jit
+def soft_capped(scores, SOFT_CAP: tl.constexpr):
+    if SOFT_CAP is not None:  # cap * tanh(score / cap)
+        CAP: tl.constexpr = SOFT_CAP * LOG2E_OF_SCORES
+        scores = CAP - 2 * CAP / (tl.exp2(scores * (2 / SOFT_CAP)) + 1)
+    return scores
 
 
 @triton.jit
@@ -170,13 +175,12 @@ def attend_tile(
     # tf32x3: as two numbers of 10 bits, whose products are added up: 20 bits and matrix units. A number of 8 bits is
     # one of 10 already; converted to float32 for the threads to multiply, K and V would take more registers than there
     # are.
-    PRECISION: tl.constexpr = "tf32x3" if k_ptr.dtype.element_ty.primitive_bitwidth == 8 else "ieee"
+    IN_PARTS: tl.constexpr = k_ptr.dtype.element_ty.primitive_bitwidth == 8 and not compiled_for_amd()
+    PRECISION: tl.constexpr = "tf32x3" if IN_PARTS else "ieee"
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     if k_ptr.dtype.element_ty.is_int8():
         scores *= load_scales(k_ptr, blocks, offsets, exists, stride_kb, BLOCK_SIZE, HEAD_SIZE)[None, :]
-    if SOFT_CAP is not None:  # cap * tanh(score / cap)
-        CAP: tl.constexpr = SOFT_CAP * LOG2E_OF_SCORES
-        scores = CAP - 2 * CAP / (tl.exp2(scores * (2 / SOFT_CAP)) + 1)
+    scores = soft_capped(scores, SOFT_CAP)
     visible = exists[None, :] & (positions[None, :] <= last_seen[:, None])
     if WINDOW is not None:
         visible &= positions[None, :] > last_seen[:, None] - WINDOW

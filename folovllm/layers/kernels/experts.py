@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 
 from folovllm.layers.moe import Groups, Routing
+from folovllm.utils.gpus import gpu_of
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 FEW_ROWS = 16  # of a tile when an expert has few: the least that a matrix unit multiplies
@@ -173,7 +174,7 @@ def grouped_mlps(
     rows = most_tiles(num_pairs, num_experts, block_m)
     chosen = {
         "EXPERTS": triton.next_power_of_2(num_experts), "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k,
-        "INTERPRETED": INTERPRETED, "num_warps": 4, "num_stages": STAGES,
+        "INTERPRETED": INTERPRETED, "num_warps": 4, "num_stages": gpu_of(x.device).stages(STAGES),
     }  # fmt: skip
     _gate_up_kernel[(rows, triton.cdiv(size, block_n))](
         x, gate_up, *groups, act, num_experts, top_k, hidden, size, **chosen

@@ -46,16 +46,14 @@ AHEAD_BYTES = 96 << 10  # that a program asks for before its x is there: of all 
 
 
 @triton.jit
-def _ask_for(
-    weight_ptr, first, last, IN: tl.constexpr, AHEAD: tl.constexpr, COLUMNS: tl.constexpr, WARPS: tl.constexpr
-):  # fmt: skip
-    """The first AHEAD numbers of COLUMNS rows from `first` on their way to the L2 cache; none is behind `last`. A warp
-    asks for every WARPSth row, by one of its threads."""
+def ask_for(ptr, stride, first, last, num_bytes, ROWS: tl.constexpr, WARPS: tl.constexpr):
+    """The first bytes, a multiple of 16, of ROWS rows from `first` on their way to the L2 cache; none is behind `last`.
+    A warp asks for every WARPSth row, by one of its threads."""
     warp = tl.arange(0, 32 * WARPS) // 32
-    num_bytes = tl.full([32 * WARPS], AHEAD * 2, tl.int32)
-    for number in tl.static_range(COLUMNS // WARPS):
+    num_bytes = tl.zeros([32 * WARPS], tl.int32) + num_bytes
+    for number in tl.static_range((ROWS + WARPS - 1) // WARPS):
         row = tl.minimum(first + number * WARPS + warp, last)
-        at = weight_ptr + row.to(tl.int64) * IN
+        at = ptr + row.to(tl.int64) * stride
         tl.inline_asm_elementwise(
             """{
             .reg .pred elected;
@@ -94,9 +92,9 @@ def _few_rows_kernel(
     first = tl.program_id(0) * COLUMNS
     if DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()  # the next kernel may ask for its weights, too
-        _ask_for(weight_ptr, first, out_features - 1, IN, AHEAD, COLUMNS, WARPS)
+        ask_for(weight_ptr, IN, first, out_features - 1, 2 * AHEAD, COLUMNS, WARPS)
         if GATED:
-            _ask_for(weight_ptr, out_features + first, 2 * out_features - 1, IN, AHEAD, COLUMNS, WARPS)
+            ask_for(weight_ptr, IN, out_features + first, 2 * out_features - 1, 2 * AHEAD, COLUMNS, WARPS)
         tl.extra.cuda.gdc_wait()
     column, row = first + tl.arange(0, COLUMNS), tl.arange(0, ROWS)
     column_exists, row_exists = column < out_features, row < num_rows

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from folovllm.layers.linear import Linear, LinearMethod
+from folovllm.utils.gpus import gpu_of
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 STAGES = 3
@@ -97,7 +98,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         _linear_kernel[(triton.cdiv(num_rows, block_m) * triton.cdiv(out_features, block_n),)](
             x, weight, weight if bias is None else bias, out, num_rows, in_features, out_features, x.stride(0),
             HAS_BIAS=bias is not None, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_ROWS=GROUP_ROWS,
-            INTERPRETED=INTERPRETED, num_warps=num_warps(block_m), num_stages=STAGES,
+            INTERPRETED=INTERPRETED, num_warps=num_warps(block_m), num_stages=gpu_of(x.device).stages(STAGES),
         )  # fmt: skip
     return out
 

@@ -99,14 +99,9 @@ def _norm_rotary_kernel(
 
 
 def norm_rotary(
-    heads: torch.Tensor,
-    norm: QKNorm | None,
-    rotary: Rotary,
-    num_heads: int,
-    num_kv_heads: int,
-    cache: torch.Tensor | None = None,
-    slots: torch.Tensor | None = None,
-) -> QKV:
+    heads: torch.Tensor, norm: QKNorm | None, rotary: Rotary, num_heads: int, num_kv_heads: int,
+    cache: torch.Tensor | None = None, slots: torch.Tensor | None = None,
+) -> QKV:  # fmt: skip
     """As layers/ops.py has it: q, k and v are views of `heads`, whose last dimension alone must be contiguous.
 
     cache: [2, num_blocks, block_size, num_kv_heads, head_size], contiguous, into which k and v are put as well, cast to

@@ -27,6 +27,7 @@ from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
 from folovllm.layers.quantization.linear import DequantizedLinear, QuantizedLinear
 from folovllm.layers.quantization.plan import MOST_ROWS
 from folovllm.model_loader.quant_scheme import QuantScheme
+from folovllm.utils.gpus import gpu_of
 
 FEWEST_ROWS = 17  # that torch._int_mm takes on a GPU
 FEW_ROWS = 64
@@ -36,7 +37,8 @@ it takes the codes apart again for each tile, and matrix units of 8 bits are fas
 
 def rounds_inputs(dtype: torch.dtype, device: torch.device, *, invariant: bool) -> bool:
     """Whether quantization='fp8' rounds the inputs of many rows, too: a GPU must multiply such numbers."""
-    return dtype != torch.float32 and not invariant and torch.cuda.get_device_capability(device) >= (8, 9)
+    gpu = gpu_of(device)
+    return dtype != torch.float32 and not invariant and gpu.vendor == "nvidia" and gpu.capability >= (8, 9)
 
 
 def gpu_method(scheme: QuantScheme, name: str, *, invariant: bool, plain: LinearMethod = PLAIN) -> QuantizedLinear:

@@ -129,14 +129,9 @@ def _sample_kernel(
 
 
 def sample(
-    logits: Tensor,
-    filters: Filters,
-    seeds: Tensor,
-    offsets: Tensor,
-    *,
-    out: Tensor | None = None,
+    logits: Tensor, filters: Filters, seeds: Tensor, offsets: Tensor, *, out: Tensor | None = None,
     kept: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """One token id for each row of `logits` [b, vocab], on the device: [b] int64, and no host sync. It is NOT_FINITE
     where the logits hold NaN or +inf, or nothing but -inf.
 

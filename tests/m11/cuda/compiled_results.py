@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+import triton
 from torch import Tensor
+from triton.backends.compiler import GPUTarget
 
 from folovllm.attention.backend import NO_EXTRAS, AttentionExtras, FusedRope
 from folovllm.attention.backends.fp8 import FP8, to_bytes
 from folovllm.attention.backends.int8 import codes_of, scales_of
+from folovllm.attention.kernels import paged_decode as kernels
 from folovllm.attention.kernels.paged_decode import paged_decode
 from folovllm.attention.kernels.paged_prefill import paged_prefill
 from folovllm.attention.kernels.store_kv_fp8 import store_kv_fp8
@@ -150,9 +154,12 @@ def extras() -> Iterator[Result]:
 
 
 def fused() -> Iterator[Result]:
-    """With norm and rotation of q and k, and k and v on their way into the cache, which one program of a sequence and
-    head reads in the same launch."""
-    for head, heads, lens, splits, has_norm in ((128, 2, [64, 17, 200], 1, True), (80, 7, [1, 129], 4, False)):
+    """With norm and rotation of q and k, and k and v on their way into the cache, where their slots are NaN before."""
+    plain, all_of_them = NO_EXTRAS, AttentionExtras(70, 2.0, torch.randn(4).to(BF16))
+    for head, heads, lens, splits, has_norm, layer in (
+        (128, 2, [64, 17, 200], 1, True, plain), (80, 7, [1, 129], 4, False, plain),
+        (64, 2, [1, 150, 193], 5, True, all_of_them), (64, 2, [70], 1, False, all_of_them),
+    ):  # fmt: skip
         paged = Paged(BF16, head, heads, [1] * len(lens), lens, kv_heads=2)
         ends = paged.lens.cumsum(0) - 1
         angles, norm = torch.randn(len(lens), 2, head // 2), QKNorm(2 * heads, 2, head, 1e-6)
@@ -165,10 +172,10 @@ def fused() -> Iterator[Result]:
         cache.flatten(1, 2)[:, paged.slots[ends]] = float("nan")
         more = FusedRope(norm.weight if has_norm else None, 1e-6, *rotary, paged.slots[ends])
         paged.q = qkv[:, : 2 * heads]
-        got = paged.decode(*cache, splits, fused=more)
+        got = paged.decode(*cache, splits, fused=more, extras=layer)
         paged.q, *stored = (each.to(BF16) for each in turned)
         paged.kv[:, ends] = torch.stack(stored)
-        yield f"fused decode {head} {splits}", got, paged.expected()
+        yield f"fused decode {head} {splits}", got, paged.expected(extras=layer)
         yield f"its K and V {head} {splits}", cache.flatten(1, 2)[:, paged.slots], paged.kv
 
 
@@ -292,9 +299,14 @@ def draws() -> Iterator[Result]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     Launcher(seed=1).install()
+    kernels.places_of = lambda device: 1  # so that the order counts
+    cases = [decodes, prefills, extras, fused, caches_of_8_bits, few, codes, small_ones, experts, draws]
+    if sys.argv[1:] == ["amd"]:  # what a kernel has for AMD in the place of NVIDIA's own; the rest is the same
+        triton.runtime.driver.set_active(SimpleNamespace(get_current_target=lambda: GPUTarget("hip", "gfx942", 64)))
+        cases = [caches_of_8_bits, codes]
     found = {}
     with torch.inference_mode():
-        for cases in (decodes, prefills, extras, fused, caches_of_8_bits, few, codes, small_ones, experts, draws):
-            for name, got, right in cases():
+        for some in cases:
+            for name, got, right in some():
                 found[name] = float((got.double() - right.double()).norm() / right.double().norm())
     json.dump(found, sys.stdout)

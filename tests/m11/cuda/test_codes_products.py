@@ -15,6 +15,7 @@ from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
 from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear, rounds_inputs
 from folovllm.layers.quantization.plan import choose_plan
 from folovllm.model_loader.quant_scheme import ONLINE
+from folovllm.utils.gpus import Gpu
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder
 from tests.m4.attention_reference import KERNEL_DEVICE
@@ -24,6 +25,7 @@ from folovllm.layers.quantization.kernels import linear_codes as module
 from folovllm.layers.quantization.kernels.linear_codes import linear_codes, pack_codes
 from folovllm.layers.quantization.kernels.round_rows import round_rows
 
+H200 = Gpu("nvidia", (9, 0))
 EVERY_NUMBER = torch.tensor([byte for byte in range(256) if byte & 0x7F != 0x7F], dtype=torch.uint8)  # but for NaN
 
 
@@ -150,17 +152,17 @@ def test_few_rows_are_multiplied_as_they_are_and_many_are_rounded(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("dtype", "capability", "invariant", "rounds"),
+    ("dtype", "gpu", "invariant", "rounds"),
     [
-        (torch.bfloat16, (9, 0), False, True), (torch.float16, (8, 9), False, True),
-        (torch.float32, (9, 0), False, False), (torch.bfloat16, (9, 0), True, False),
-        (torch.bfloat16, (8, 0), False, False),
+        (torch.bfloat16, H200, False, True), (torch.float16, Gpu("nvidia", (8, 9)), False, True),
+        (torch.float32, H200, False, False), (torch.bfloat16, H200, True, False),
+        (torch.bfloat16, Gpu("nvidia", (8, 0)), False, False), (torch.bfloat16, Gpu("amd", (9, 4)), False, False),
     ],
 )  # fmt: skip
 def test_no_input_is_rounded_where_a_batch_must_not_matter(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], invariant: bool, rounds: bool
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, gpu: Gpu, invariant: bool, rounds: bool
 ) -> None:
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+    monkeypatch.setattr("folovllm.layers.quantization.cuda.gpu_of", lambda device: gpu)
     assert rounds_inputs(dtype, torch.device("cuda"), invariant=invariant) is rounds
 
 

@@ -25,6 +25,7 @@ from folovllm.layers.ops import LayerOps
 from folovllm.layers.triton_ops import triton_ops
 from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.models.weights import build_model
+from folovllm.utils.gpus import Gpu
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder, our_warnings, some
 from tests.m3.oracle import Oracle
@@ -187,8 +188,9 @@ def test_it_is_taken_for_plain_bfloat16_weights_on_a_hopper_gpu(
         (torch.bfloat16, usual | {"scheme": ONLINE["w4a16"]}),
     ):  # fmt: skip
         assert type(select_ops(dtype, CUDA, **options)) is not FewRowsOps
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert not takes_few_rows(torch.bfloat16, CUDA)
+    for gpu in (Gpu("nvidia", (8, 0)), Gpu("amd", (9, 0))):
+        monkeypatch.setattr(module, "gpu_of", lambda device, gpu=gpu: gpu)
+        assert not takes_few_rows(torch.bfloat16, CUDA)
 
 
 @pytest.fixture

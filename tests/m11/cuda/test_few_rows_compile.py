@@ -43,3 +43,9 @@ def test_enough_is_under_way_and_eight_rows_take_few_instructions(compiled: Kern
         if name.endswith(" 8 rows"):
             assert 64 * kernel["under_way"] >= LATENCY * BANDWIDTH * 0.9, name
             assert kernel["size"] <= 1100, name
+
+
+def test_codes_are_asked_for_as_early(tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name, kernel in compiled_by("tests.m7.codes_aot", tmp_path_factory.mktemp("triton")).items():
+        assert kernel["early"] == [], name
+        assert (kernel["asked_early"] > 0) is not name.startswith("sums"), name

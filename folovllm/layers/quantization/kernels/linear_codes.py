@@ -26,23 +26,26 @@ vLLM: model_executor/layers/quantization/awq_triton.py, model_executor/kernels/l
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import num_warps
 
-from folovllm.attention.kernels.tile import wants_small_tiles
+from folovllm.attention.kernels.tile import compiled_for_amd
+from folovllm.layers.kernels.few_rows import ask_for
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.plan import choose_plan
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
+from folovllm.utils.gpus import gpu_of
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 GROUPS = (128, 64, 32, 16)
 """Columns that share a scale, as the kernel knows them. A larger group is several that are alike."""
 COLUMNS = 1024  # of a program that adds splits up
+AHEAD_BYTES: tl.constexpr = tl.constexpr(96 << 10)  # that a program asks for before its x is there, as in few_rows.py
 TWO_TO_120: tl.constexpr = tl.constexpr(2.0**120)
 
 
@@ -56,11 +59,6 @@ class PackedCodes(NamedTuple):
     bits: int
     group: int
     in_features: int
-
-
-@cache
-def has_tensor_memory(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 10
 
 
 def kernel_group(codes: Codes) -> int:
@@ -137,7 +135,7 @@ def _weights(
 ):  # fmt: skip
     """Piece PLACE of words [outputs, words], [outputs, 2 * words] of DTYPE."""
     BF16: tl.constexpr = DTYPE.is_bf16()
-    if INTERPRETED or DTYPE.primitive_bitwidth == 32 or (BITS == 8 and not E4M3):
+    if INTERPRETED or DTYPE.primitive_bitwidth == 32 or (BITS == 8 and not E4M3) or compiled_for_amd():
         low = _half(words, offset, PLACE * BITS, BITS, E4M3).to(DTYPE)
         high = _half(words, offset, PLACE * BITS + 16, BITS, E4M3).to(DTYPE)
     else:
@@ -190,19 +188,24 @@ def _linear_codes_kernel(
     E4M3: tl.constexpr, EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    wait_for_kernel_before(DEPENDENT)
     # Programs that follow one another share their outputs: a line comes from memory once, and then from the L2 cache.
     row_tiles = tl.cdiv(num_rows, BLOCK_M)
+    first, start = tl.program_id(0) // row_tiles * BLOCK_N, tl.program_id(1) * lines_each
+    end = tl.minimum(start + lines_each, num_lines)
+    if DEPENDENT:  # codes never change: the first lines are asked for before x is there
+        lines: tl.constexpr = AHEAD_BYTES // (BLOCK_N * 2 * PIECE)
+        num_bytes = tl.minimum(out_features - first, BLOCK_N) * (2 * PIECE)
+        if stride_out == PIECE // 2:  # else an output's lines follow one another
+            ask_for(words_ptr + first * stride_out, stride_line, start, end - 1, num_bytes, lines, num_warps())
+    wait_for_kernel_before(DEPENDENT)
     rows = tl.program_id(0) % row_tiles * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tl.program_id(0) // row_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns = first + tl.arange(0, BLOCK_N)
     # What is behind the last row or output reads that one again: its result is not stored.
     row, column = tl.minimum(rows, num_rows - 1).to(tl.int64), tl.minimum(columns, out_features - 1)
     x_at = x_ptr + (row * stride_x)[None, :] + tl.arange(0, PIECE)[:, None]
     words_at = words_ptr + (column * stride_out)[:, None] + tl.arange(0, PIECE // 2)[None, :]
     scale_at, offset_at = scale_ptr + column, offset_ptr + column
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    start = tl.program_id(1) * lines_each
-    end = tl.minimum(start + lines_each, num_lines)
     # The interpreter's range takes no tensor as the end; a compiled `while` would not fetch the next lines ahead.
     if INTERPRETED:
         while start < end:
@@ -259,11 +262,11 @@ def linear_codes(
     out = torch.empty(num_rows, outs, dtype=x.dtype, device=x.device)
     if not num_rows:
         return out
-    small, strides, is_float = wants_small_tiles(x.device), packed.words.stride()[:2], packed.offset is None
-    tensor_memory = not small and has_tensor_memory(x.device)
+    gpu, strides, is_float = gpu_of(x.device), packed.words.stride()[:2], packed.offset is None
     plan = choose_plan(
-        num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=small, tensor_memory=tensor_memory
-    )
+        num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=gpu.has_small_tiles,
+        tensor_memory=gpu.is_nvidia(10),
+    )  # fmt: skip
     split, launch = plan.splits > 1, dependent_launch(x.device)
     sums = torch.empty(plan.splits, num_rows, outs, dtype=torch.float32, device=x.device) if split else out
     grid = (triton.cdiv(num_rows, plan.rows) * triton.cdiv(outs, plan.outs), plan.splits)
@@ -274,7 +277,7 @@ def linear_codes(
         BITS=packed.bits, GROUP=packed.group, PIECE=2 * words, E4M3=is_float,
         EVEN=packed.in_features == num_lines * words * 32 // packed.bits,
         HAS_BIAS=bias is not None and not split, BLOCK_M=plan.rows, BLOCK_N=plan.outs,
-        INTERPRETED=INTERPRETED, **launch, num_warps=plan.warps, num_stages=plan.stages,
+        INTERPRETED=INTERPRETED, **launch, num_warps=plan.warps, num_stages=gpu.stages(plan.stages),
     )  # fmt: skip
     if split:
         _add_splits_kernel[(num_rows, triton.cdiv(outs, COLUMNS))](

@@ -2,7 +2,8 @@
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets. `python -m tests.m4.attention_aot few`
 compiles what a run of the tests looks at, `all` every dtype, head size and tile; a word behind it names a kernel. As
-many at a time as there are CPUs. COMPILE_FOR=80 (or 75, 89, 100, 120) is a compute capability other than Hopper's 90.
+many at a time as there are CPUs. COMPILE_FOR=80 (or 75, 89, 100, 120) is a compute capability other than Hopper's 90,
+gfx90a and gfx942 are AMD's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import triton
@@ -25,9 +27,14 @@ from triton.compiler import ASTSource
 from folovllm.attention.kernels import paged_decode, paged_prefill
 from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS
 from folovllm.attention.kernels.tile import STAGES, padded_head_size, tile_tokens
+from folovllm.utils.gpus import Gpu
 
-CAPABILITY = int(os.environ.get("COMPILE_FOR", "90"))
-SMALL = CAPABILITY // 10 not in (9, 10)  # as wants_small_tiles() says it of a device
+COMPILE_FOR = os.environ.get("COMPILE_FOR", "90")
+IS_AMD = COMPILE_FOR.startswith("gfx")
+CAPABILITY = 0 if IS_AMD else int(COMPILE_FOR)
+GPU = Gpu("amd" if IS_AMD else "nvidia", divmod(CAPABILITY, 10))
+SMALL = GPU.has_small_tiles
+TARGET = GPUTarget("hip", COMPILE_FOR, 64) if IS_AMD else GPUTarget("cuda", CAPABILITY, 32)
 INSTRUCTIONS = ("cp.async.cg.shared.global", "wgmma.mma_async", "mma.sync", "ld.global.v4", "st.global.v4")
 TYPES = {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "starts_ptr": "*i32", "order_ptr": "*i32", "slots_ptr": "*i64",
          "partial_ptr": "*fp32", "lse_ptr": "*fp32", "scale": "fp32"}  # fmt: skip
@@ -110,7 +117,7 @@ def compile_kernel(
     """types: of the arguments that are not of the dtype. A kernel that can be launched before the one in front of it is
     over is compiled so for a Hopper GPU, as the engine does. GPUs before 8.0 have float16 in the place of bfloat16."""
     constants = {**constants, "DEPENDENT": CAPABILITY == 90}
-    dtype = "fp16" if dtype == "bf16" and CAPABILITY < 80 else dtype
+    dtype = "fp16" if dtype == "bf16" and not IS_AMD and CAPABILITY < 80 else dtype
     signature: dict[str, str] = {}
     known: dict[tuple[int], Any] = {}
     attributes: dict[tuple[int], Any] = {}
@@ -124,9 +131,17 @@ def compile_kernel(
         if name != "scale" and not (param.do_not_specialize or param.do_not_specialize_on_alignment):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, known, attributes)
-    options = {"num_warps": num_warps, "num_stages": stages}
+    options = {"num_warps": num_warps, "num_stages": GPU.stages(stages)}
+    if IS_AMD:
+        triton.runtime.driver.set_active(SimpleNamespace(get_current_target=lambda: TARGET))  # what a kernel asks
+        compiled = triton.compile(source, target=TARGET, options=options)
+        code = compiled.asm["amdgcn"]
+        usage = {name: int(value) for name, value in re.findall(r"\.(\w+): +(\d+)\n", code)}
+        counts = {"registers": usage["vgpr_count"], "stack": usage["private_segment_fixed_size"]}
+        counts |= {"shared": compiled.metadata.shared, "traps": code.count("s_trap")}
+        return {**counts, "warps": num_warps, "tensor_memory": 0}
     options["launch_pdl"] = constants["DEPENDENT"] and "DEPENDENT" in kernel.arg_names
-    compiled = triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options)
+    compiled = triton.compile(source, target=TARGET, options=options)
     ptx, (registers, stack), machine = (
         compiled.asm["ptx"],
         resources(compiled.asm["cubin"]),

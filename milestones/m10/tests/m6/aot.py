@@ -16,7 +16,7 @@ import triton
 from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv_fp8
 from folovllm.attention.kernels.tile import padded_head_size, tile_tokens
 from folovllm.layers.kernels import matmul
-from tests.m4.attention_aot import CAPABILITY, SMALL, compile_all, compile_kernel
+from tests.m4.attention_aot import CAPABILITY, IS_AMD, SMALL, compile_all, compile_kernel
 
 GROUP, BLOCK_SIZE = 2, 16
 BYTES = {"k_ptr": "*fp8e4nv", "v_ptr": "*fp8e4nv"}
@@ -77,6 +77,6 @@ def compile_variant(variant: Variant, cache: dict[str, str] = BYTES) -> dict[str
 
 if __name__ == "__main__":
     # Earlier GPUs do not convert e4m3.
-    able = [variant for variant in VARIANTS if CAPABILITY >= 89 or variant.kernel == "linear"]
+    able = [variant for variant in VARIANTS if IS_AMD or CAPABILITY >= 89 or variant.kernel == "linear"]
     named = [variant for variant in able if str(variant).startswith(tuple(sys.argv[1:] or [""]))]
     json.dump(compile_all(compile_variant, named), sys.stdout)

@@ -19,10 +19,12 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
+from folovllm.utils.gpus import gpu_of
 
 
-def kernels_unavailable_reason(device: torch.device) -> str | None:
-    """Why Triton kernels cannot run on `device`, or None if they can.
+def kernels_unavailable_reason(device: torch.device, least: tuple[int, int] = (8, 0)) -> str | None:
+    """Why Triton kernels cannot run on `device`, or None if they can. least: the compute capability that they need of
+    NVIDIA's.
 
     With TRITON_INTERPRET=1, set before anything imports a kernel, they run on a CPU too, in Triton's interpreter.
     """
@@ -31,8 +33,8 @@ def kernels_unavailable_reason(device: torch.device) -> str | None:
         return "needs a CUDA device"
     if find_spec("triton") is None:
         return "triton is not installed; torch's CUDA builds for Linux bring it"
-    if not interpreted and torch.cuda.get_device_capability(device) < (8, 0):
-        return "needs a GPU of compute capability 8.0 or above"
+    if not interpreted and (gpu := gpu_of(device)).vendor == "nvidia" and gpu.capability < least:
+        return "needs a GPU of compute capability {}.{} or above".format(*least)
     return None
 
 

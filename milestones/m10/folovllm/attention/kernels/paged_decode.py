@@ -48,10 +48,10 @@ from folovllm.attention.kernels.tile import (
     product_size,
     rows_mask,
     tile_tokens,
-    wants_small_tiles,
 )  # fmt: skip
 from folovllm.attention.splits import MAX_SPLITS, PLACES, PROGRAMS_PER_SM, choose_splits
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
+from folovllm.utils.gpus import gpu_of
 
 FEW_SPLITS = 8  # _merge reads all splits of a head at once, and one for up to 64 would read nothing most of the time
 
@@ -176,7 +176,8 @@ def paged_decode(
     if num_seqs == 0:
         return out
     itemsize = product_size(q, key_cache)
-    block_n = tile_tokens(head_pad, itemsize, wants_small_tiles(q.device))
+    gpu = gpu_of(q.device)
+    block_n = tile_tokens(head_pad, itemsize, gpu.has_small_tiles)
     group, max_len = num_heads // num_kv_heads, block_tables.shape[1] * block_size
     splits = num_splits or choose_splits(num_seqs, num_kv_heads, max_len, block_n, places_of(q.device))
     group_pad = max(16, triton.next_power_of_2(group))
@@ -192,7 +193,8 @@ def paged_decode(
         GROUP=group, GROUP_PAD=group_pad, HEAD_SIZE=head_size, HEAD_PAD=head_pad,
         BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLIT=splits > 1, ORDERED=order is not None, INTERPRETED=INTERPRETED,
         **dependent_launch(q.device),
-        num_warps=decode_warps(group_pad, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
+        num_warps=decode_warps(group_pad, head_pad, itemsize, key_cache.element_size() == 1),
+        num_stages=gpu.stages(STAGES),
     )  # fmt: skip
     if splits > 1:
         _merge[(num_heads, num_seqs)](

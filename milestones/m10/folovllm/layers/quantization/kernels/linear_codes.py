@@ -30,10 +30,10 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from folovllm.attention.kernels.tile import wants_small_tiles
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.plan import choose_plan
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
+from folovllm.utils.gpus import gpu_of
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 GROUPS = (128, 64, 32, 16)
@@ -199,8 +199,8 @@ def linear_codes(
     out = torch.empty(num_rows, outs, dtype=x.dtype, device=x.device)
     if not num_rows:
         return out
-    small = wants_small_tiles(x.device)
-    plan = choose_plan(num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=small)
+    gpu = gpu_of(x.device)
+    plan = choose_plan(num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=gpu.has_small_tiles)
     split, launch = plan.splits > 1, dependent_launch(x.device)
     sums = torch.empty(plan.splits, num_rows, outs, dtype=torch.float32, device=x.device) if split else out
     grid = (triton.cdiv(num_rows, plan.rows) * triton.cdiv(outs, plan.outs), plan.splits)
@@ -210,7 +210,7 @@ def linear_codes(
         BITS=packed.bits, GROUP=packed.group, PIECE=piece,
         EVEN=packed.in_features == num_lines * piece * 32 // packed.bits,
         HAS_BIAS=bias is not None and not split, BLOCK_M=plan.rows, BLOCK_N=plan.outs,
-        INTERPRETED=INTERPRETED, **launch, num_warps=plan.warps, num_stages=plan.stages,
+        INTERPRETED=INTERPRETED, **launch, num_warps=plan.warps, num_stages=gpu.stages(plan.stages),
     )  # fmt: skip
     if split:
         _add_splits_kernel[(num_rows, triton.cdiv(outs, COLUMNS))](
