@@ -52,8 +52,7 @@ void tile(const int32_t *x, const uint32_t *w, int64_t size, int32_t *out, bool 
 #pragma GCC unroll 2
         for (int p = 0; p < PANELS; p++) {
             const uint32_t *mine = w + p * next_panel;
-            __builtin_prefetch(mine + ahead, 0, 2);
-            if constexpr (LANES == 16) __builtin_prefetch(mine + ahead + LANES, 0, 2);
+            prefetch_step(mine + ahead);
             const words a = *(const words *)mine, b = *(const words *)(mine + LANES);
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; r++) {
