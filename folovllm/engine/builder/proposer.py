@@ -129,7 +129,7 @@ def make_proposer(
             cache.warm_up(dtype)
             draft.model.ops.warm_up(draft)
         recorded = None if graphs is None else graphs.record(size.block_size)
-        return DraftModelProposer(draft, cache, size.num_swap_blocks, device, config.model_config.seed, recorded)
+        return DraftModelProposer(draft, cache, size.num_host_blocks, device, config.model_config.seed, recorded)
     if speculative.method == "ngram_table":
         return NgramTableProposer(NgramTable.load(speculative.model, vocab_size))
     return NgramProposer(*speculative.lookup_sizes)
