@@ -48,6 +48,7 @@ LIMITS = {
     "m10": Size(lines=18_300, cpp=3_066),
     "m11": Size(lines=22_300, cpp=3_125),
     "m12": Size(lines=22_750, cpp=3_205),
+    "m13": Size(lines=23_350, cpp=3_205),
     "around": Size(lines=10_500),
     "root": Size(lines=32_800, cpp=3_205),
     "milestones": Size(lines=33_000),
@@ -57,10 +58,11 @@ NOT_YET = {
     "m6": Size(step_functions=84),
     "m11": Size(lines=24_964),
     "m12": Size(lines=25_610),
+    "m13": Size(lines=26_275),
     "around": Size(lines=12_267),
-    "root": Size(lines=37_843),
-    "milestones": Size(lines=49_811),
-    "tests": Size(lines=61_566),
+    "root": Size(lines=38_500),
+    "milestones": Size(lines=53_195),
+    "tests": Size(lines=62_520),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 

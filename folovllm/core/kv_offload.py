@@ -8,9 +8,7 @@
 A block is stored when it becomes full and not when it is evicted: eviction costs nothing then, and what a killed engine
 has computed is there. A block that comes in is in the pool's books at once, so it is a prefix hit like any other. The
 copies are pairs in blocks_to_swap_out and blocks_to_swap_in, so the worker has nothing to learn. Host blocks lie behind
-those of the swap space.
-
-Only what has been read and checked counts as found, so that a load cannot fail.
+those of the swap space. Only what was read and checked counts as found, so that a load cannot fail.
 
 vLLM: v1/kv_offload/cpu/manager.py, v1/kv_offload/tiering/manager.py
 """
@@ -30,8 +28,7 @@ from folovllm.request import Request
 
 class HostBlock(NamedTuple):
     block: int
-    parent: bytes
-    """Hash of the block before it; b"": it is the first."""
+    parent: bytes  # hash of the block before it; b"": it is the first
     token_ids: tuple[int, ...]
 
 
@@ -43,27 +40,17 @@ class JobResult(NamedTuple):
 
 
 class SecondaryTier(Protocol):
-    """What keeps blocks behind host memory. Its jobs end in a thread of its own; a host block is the job's until then.
+    """What keeps blocks behind host memory. Its jobs end in threads of its own; a host block is the job's until then.
 
     vLLM: v1/kv_offload/tiering/base.py (SecondaryTierManager)
     """
 
-    def lookup(self, key: bytes) -> bool:
-        """Whether a load may find it."""
-
+    def lookup(self, key: bytes) -> bool: ...  # whether a load may find it
     def submit_store(self, key: bytes, host: HostBlock) -> None: ...
-
     def submit_load(self, key: bytes, host: HostBlock) -> None: ...
-
-    def get_finished_jobs(self, *, wait: bool) -> Iterable[JobResult]:
-        """wait: for one at least, for a short while."""
-
-    def touch(self, keys: Sequence[bytes]) -> None:
-        """These, of one prompt, are asked for again."""
-
-    def flush(self) -> Future[None]:
-        """Is done when all that was to be stored by now is there."""
-
+    def get_finished_jobs(self, *, wait: bool) -> Iterable[JobResult]: ...  # wait: for one, for a short while
+    def touch(self, keys: Sequence[bytes]) -> None: ...  # these, of one prompt, are asked for again
+    def flush(self) -> Future[None]: ...  # done when all that was to be stored by now is there
     def reset(self) -> None: ...
 
 
@@ -79,18 +66,17 @@ class OffloadingManager:
         self.blocks, self.secondary = range(first + 1, first + num_blocks + 1), secondary
         self.num_queries = self.num_hits = 0  # blocks that were looked for behind host memory, and came from there
         self._jobs: set[int] = set()  # host blocks that the second tier reads or writes
-        self._waiting: dict[Request, set[bytes]] = {}  # for blocks that are being read
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is found any more. What the second tier has stays there."""
+        """Nothing is found any more, but for what the second tier has."""
         self._known: OrderedDict[bytes, HostBlock] = OrderedDict()  # the one used last is last
-        self._loading: dict[bytes, HostBlock] = {}
+        self._loading: dict[bytes, HostBlock] = {}  # from the second tier
+        self._waiting: dict[Request, set[bytes]] = {}  # for such blocks
         self._stores: dict[int, tuple[int, bytes]] = {}  # host block: of the pool's block, with this hash
         self._loads: dict[int, tuple[int, bytes]] = {}  # the pool's block: from the host block, with this hash
         self._sources: set[int] = set()  # host blocks that these loads read
         self._moving: dict[int, bytes] = {}  # host blocks that are written by a step that is not over
-        self._waiting.clear()
         self._free = [block for block in reversed(self.blocks) if block not in self._jobs]
 
     def reset_prefix_cache(self) -> None:
@@ -100,8 +86,7 @@ class OffloadingManager:
             self.secondary.reset()
 
     def store(self, block_hash: bytes, parent: bytes, token_ids: tuple[int, ...], block_id: int) -> None:
-        """This block of the pool is full: keep a copy, made before the next step. Where there is none already, and no
-        room, none is kept."""
+        """This block of the pool is full: a copy is made before the next step, if there is none, and room for it."""
         if block_hash in self._known:
             self._known.move_to_end(block_hash)
         elif (host := self._take_free()) is not None:
@@ -109,8 +94,9 @@ class OffloadingManager:
             self._stores[host] = block_id, block_hash
 
     def _take_free(self, keep: Container[bytes] = ()) -> int | None:
-        """A free host block, else that of the block whose last use is longest ago, but for those that a load of the
-        next step reads (stores go before loads, and would write over it), or that the second tier is at work on."""
+        """A free host block, else that of the block whose last use is longest ago; None: that is one to keep. Passed
+        over are those that a load of the next step reads (stores go before loads, and would write over it), that a
+        step writes, or that the second tier is at work on."""
         if self._free:
             return self._free.pop()
         busy = (self._sources, self._moving, self._jobs)
@@ -151,10 +137,10 @@ class OffloadingManager:
     def moved(self, output: SchedulerOutput) -> None:
         """That step is over: what it has copied may go on to the second tier. The last one first, so that of one prompt
         the beginning is the youngest there."""
-        for _, block in reversed(output.blocks_to_swap_out) if self.secondary is not None else ():
-            if (key := self._moving.pop(block, None)) is not None:
+        for _, block in reversed(output.blocks_to_swap_out):
+            if self.secondary is not None and (key := self._moving.pop(block, None)) is not None:
                 self._jobs.add(block)
-                self.secondary.submit_store(key, self._known[key])  # type: ignore[union-attr]
+                self.secondary.submit_store(key, self._known[key])
 
     def prefetch(self, request: Request, found: dict[bytes, HostBlock | None]) -> None:
         """These blocks of a prompt are in some tier; HostBlock, whose number means nothing yet: in the second one
@@ -169,9 +155,9 @@ class OffloadingManager:
             if key not in self._loading:
                 if (block := self._take_free(keep=found)) is None:
                     break
-                self._loading[key] = host = wanted._replace(block=block)
+                self._loading[key] = wanted._replace(block=block)
                 self._jobs.add(block)
-                self.secondary.submit_load(key, host)
+                self.secondary.submit_load(key, self._loading[key])
             self._waiting.setdefault(request, set()).add(key)
 
     def is_waiting(self, request: Request) -> bool:
@@ -187,10 +173,7 @@ class OffloadingManager:
             self._jobs.discard(block)
             if job.is_load and (host := self._loading.get(key)) is not None and host.block == block:
                 del self._loading[key]
-                for request in [request for request, keys in self._waiting.items() if keys == {key}]:
-                    del self._waiting[request]
-                for keys in self._waiting.values():
-                    keys.discard(key)
+                self._waiting = {each: keys - {key} for each, keys in self._waiting.items() if keys != {key}}
                 if job.success and key not in self._known:
                     self._known[key] = host
                     self.num_hits += 1
