@@ -28,7 +28,7 @@ def found() -> dict[str, tuple[int, int]]:
     """Replica -> prompt tokens that came, and those that were in its cache. A single engine has no name."""
     counts: dict[str, list[int]] = {}
     for name in ("queries", "hits"):
-        for labels, value in re.findall(rf"prefix_cache_{name}_total{{(.*)}} (\S+)", ask("/metrics")):
+        for labels, value in re.findall(rf":prefix_cache_{name}_total{{(.*)}} (\S+)", ask("/metrics")):
             replica = re.search(r'replica="(.*?)"', labels)
             counts.setdefault(replica.group(1) if replica else "the engine", []).append(int(float(value)))
     return {replica: (queries, hits) for replica, (queries, hits) in counts.items()}

@@ -142,6 +142,9 @@ class CacheConfig:
     num_kv_blocks: blocks of the KV cache (default: what fits into memory)
     kv_cache_dtype: auto: keys and values are kept in the model's dtype; fp8, int8: in 8 bits
     kv_cache_memory_bytes: as many blocks as fit into these bytes (default: see --num-kv-blocks)
+    kv_offloading_size: GiB of CPU memory that keep full blocks beyond the KV cache; of all ranks (default: none)
+    kv_offloading_path: folder that keeps them beyond the engine's end; engines may share it (default: none)
+    kv_offloading_path_size: GiB that its files may take
     """
 
     block_size: int = 16
@@ -151,6 +154,9 @@ class CacheConfig:
     num_kv_blocks: int = None  # type: ignore[assignment]  # None until the model is known
     kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3", "int8"] = "auto"
     kv_cache_memory_bytes: int | None = None
+    kv_offloading_size: float | None = None
+    kv_offloading_path: str | None = None
+    kv_offloading_path_size: float = 16.0
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -160,6 +166,17 @@ class CacheConfig:
             raise wrong("swap_space", "be non-negative", self.swap_space, "it is in GiB, 0 turns swapping off")
         if self.kv_cache_memory_bytes is not None and self.num_kv_blocks is not None:
             raise ValueError("kv_cache_memory_bytes must not be given beside num_kv_blocks: either says how many")
+        if self.kv_offloading_size is not None:
+            if not check_float("kv_offloading_size", self.kv_offloading_size) > 0:
+                raise wrong("kv_offloading_size", "be positive", self.kv_offloading_size, "it is in GiB, None is none")
+            if not self.enable_prefix_caching:
+                raise wrong("kv_offloading_size", "be None without enable_prefix_caching", self.kv_offloading_size)
+        if self.kv_offloading_path is not None:
+            self.kv_offloading_path = _path_or_name("kv_offloading_path", self.kv_offloading_path)
+            if self.kv_offloading_size is None:
+                raise ValueError("kv_offloading_path needs kv_offloading_size: blocks come and go through CPU memory")
+        if not check_float("kv_offloading_path_size", self.kv_offloading_path_size) > 0:
+            raise wrong("kv_offloading_path_size", "be positive", self.kv_offloading_path_size, "it is in GiB")
 
 
 @dataclass
@@ -241,6 +258,10 @@ class EngineConfig:
                 f"max_model_len must be the same in both configs, got {from_model} in model_config and "
                 f"{from_scheduler} in scheduler_config; give it in model_config alone"
             )
+        ranks, folder = self.parallel_config.tensor_parallel_size, self.cache_config.kv_offloading_path
+        if ranks > 1 and folder is not None:
+            raise wrong("kv_offloading_path", f"be None with tensor_parallel_size={ranks}", folder,
+                        "kv_offloading_size alone is for any number of ranks")  # fmt: skip
         value = from_scheduler if from_model is None else from_model
         if value is not None:
             self.set_max_model_len(value)

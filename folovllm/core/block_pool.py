@@ -23,7 +23,7 @@ vLLM: v1/core/block_pool.py (BlockHashToBlockMap, cache_full_blocks, get_cached_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from folovllm.core.block_hash import HashChain
@@ -42,15 +42,20 @@ class CachedBlock(NamedTuple):
     cache_salt: str | None
 
 
+Store = Callable[[bytes, bytes, tuple[int, ...], int], None]
+
+
 class BlockPool:
     """Blocks 1 .. num_blocks; the tensor behind them has one row more, the null block's.
 
     Args:
         enable_caching: blocks are found by their content until they are handed out again.
+        store: called for each block that is cached, with its hash, its parent's, its tokens and its number; None:
+            nobody keeps copies.
     """
 
-    def __init__(self, num_blocks: int, *, enable_caching: bool = False) -> None:
-        self.num_blocks, self.enable_caching = num_blocks, enable_caching
+    def __init__(self, num_blocks: int, *, enable_caching: bool = False, store: Store | None = None) -> None:
+        self.num_blocks, self.enable_caching, self._store = num_blocks, enable_caching, store
         self.events: list[tuple[str, int]] | None = None  # "stored" or "removed" block, "cleared" all; None: unwanted
         self.num_free = num_blocks
         self.num_shared = 0  # blocks that more than one table names
@@ -74,6 +79,14 @@ class BlockPool:
     def is_cached(self, block_id: int) -> bool:
         """Whether this block can be found, in use or not."""
         return block_id in self._cached
+
+    def has(self, block_hash: bytes) -> bool:
+        """Whether a block with this hash can be found."""
+        return block_hash in self._by_hash
+
+    def hash_of(self, block_id: int) -> bytes:
+        """Of what this block holds; b"" if it cannot be found, or is the null block."""
+        return self._cached[block_id].block_hash if block_id in self._cached else b""
 
     def cached_blocks(self) -> list[int]:
         """All that can be found: a copy, made in one go, so that another thread may ask for it."""
@@ -200,6 +213,8 @@ class BlockPool:
         self._cached[block_id] = CachedBlock(block_hash, parent, tuple(token_ids), cache_salt)
         if self.events is not None:
             self.events.append(("stored", block_id))
+        if self._store is not None:
+            self._store(block_hash, self.hash_of(parent), self._cached[block_id].token_ids, block_id)
         return True
 
     def reset_prefix_cache(self) -> None:

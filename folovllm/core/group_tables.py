@@ -16,12 +16,15 @@ v1/core/single_type_kv_cache_manager.py (SlidingWindowManager)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from folovllm.core.block_hash import HashChain
 from folovllm.core.block_pool import NULL_BLOCK, BlockPool
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.request import Sequence
+
+Lookup = Callable[..., int | None]
+"""BlockPool.get_cached_block, or what looks further than the pool."""
 
 
 def get_block_ids(seq: Sequence) -> list[int]:
@@ -68,23 +71,23 @@ def check_tables(groups: KVCacheGroups, seq: Sequence) -> None:
             raise RuntimeError(f"sequence {seq.seq_id}, group {group}: {table} must lack {may_go} blocks at most")
 
 
-def find_prefix(pool: BlockPool, groups: KVCacheGroups, chain: HashChain, most: int) -> list[list[int]]:
+def find_prefix(lookup: Lookup, groups: KVCacheGroups, chain: HashChain, most: int) -> list[list[int]]:
     """The tables of the longest cached prefix, of `most` blocks at most: of each group what a query behind it reads."""
-    first = _find_chain(pool, chain, most) if groups.windows[0] is None else [NULL_BLOCK] * most
+    first = _find_chain(lookup, chain, most) if groups.windows[0] is None else [NULL_BLOCK] * most
     length = len(first)
     tables = [first, *([NULL_BLOCK] * length for _ in groups.windows[1:])]
     missing: int | None = length
     while missing is not None:
         # A prefix that ends behind a missing block reads it, if a longer one does: so the next one ends before it.
         length = missing
-        missing = _first_missing(pool, groups, chain, tables, length)
+        missing = _first_missing(lookup, groups, chain, tables, length)
     return [table[:length] for table in tables]
 
 
-def _find_chain(pool: BlockPool, chain: HashChain, most: int) -> list[int]:
+def _find_chain(lookup: Lookup, chain: HashChain, most: int) -> list[int]:
     block_ids, parent = list[int](), NULL_BLOCK
     for place in range(most):
-        found = pool.get_cached_block(chain.block_hash(place), parent, chain.tokens(place), chain.cache_salt)
+        found = lookup(chain.block_hash(place), parent, chain.tokens(place), chain.cache_salt)
         if found is None:
             break
         block_ids.append(found)
@@ -93,7 +96,7 @@ def _find_chain(pool: BlockPool, chain: HashChain, most: int) -> list[int]:
 
 
 def _first_missing(
-    pool: BlockPool, groups: KVCacheGroups, chain: HashChain, tables: list[list[int]], length: int
+    lookup: Lookup, groups: KVCacheGroups, chain: HashChain, tables: list[list[int]], length: int
 ) -> int | None:
     """Fills in the blocks that a query behind `length` blocks reads, from the last one on; the place of the first that
     cannot be found."""
@@ -102,7 +105,7 @@ def _first_missing(
     for place in reversed(range(min(begins[whole:], default=length), length)):
         for group in range(whole, len(tables)):
             if place >= begins[group]:
-                found = _find(pool, chain, tables, group, place)
+                found = _find(lookup, chain, tables, group, place)
                 if found is None:
                     return place
                 tables[group][place] = found
@@ -117,9 +120,9 @@ def _parent(tables: list[list[int]], group: int, place: int) -> int:
     return tables[0][place] if group else NULL_BLOCK
 
 
-def _find(pool: BlockPool, chain: HashChain, tables: list[list[int]], group: int, place: int) -> int | None:
+def _find(lookup: Lookup, chain: HashChain, tables: list[list[int]], group: int, place: int) -> int | None:
     parent, token_ids = _parent(tables, group, place), chain.tokens(place)
-    return pool.get_cached_block(_name(chain, group, place), parent, token_ids, chain.cache_salt)
+    return lookup(_name(chain, group, place), parent, token_ids, chain.cache_salt)
 
 
 def cache_group(pool: BlockPool, chain: HashChain, tables: list[list[int]], group: int, places: Iterable[int]) -> bool:
@@ -129,7 +132,7 @@ def cache_group(pool: BlockPool, chain: HashChain, tables: list[list[int]], grou
     for place in places:
         if table[place] == NULL_BLOCK:
             continue  # its window has left it meanwhile
-        found = _find(pool, chain, tables, group, place)
+        found = _find(pool.get_cached_block, chain, tables, group, place)
         if found is None:
             name, parent = _name(chain, group, place), _parent(tables, group, place)
             pool.cache_block(table[place], name, parent, chain.tokens(place), chain.cache_salt)

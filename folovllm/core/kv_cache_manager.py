@@ -39,6 +39,7 @@ from folovllm.core.group_tables import (
     parents_of,
     serves,
 )
+from folovllm.core.kv_offload import AllTiers, OffloadingManager, PromotingPool
 from folovllm.core.scheduler_output import BlockPairs
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.request import Request, Sequence, SequenceStatus
@@ -53,9 +54,11 @@ class KVCacheManager:
         enable_prefix_caching: a sequence begins with the blocks that others have computed of the same tokens.
         digest: hashes blocks; tests give a weak one.
         groups: of the model's layers; None: one, whose layers keep all keys.
+        offload: keeps blocks beyond the pool; None: what the pool evicts is gone.
 
     Attributes:
         num_queries, num_hits: prompt tokens of the requests that were let in, and how many of them were found.
+        num_external_hits: of these, how many had left the pool.
     """
 
     def __init__(
@@ -67,7 +70,9 @@ class KVCacheManager:
         enable_prefix_caching: bool = False,
         digest: Digest = digest_sha256,
         groups: KVCacheGroups | None = None,
+        offload: OffloadingManager | None = None,
     ) -> None:
+        self.offload = offload
         self.block_size, self.enable_prefix_caching = block_size, enable_prefix_caching
         self.groups = groups or KVCacheGroups(block_size=block_size)
         self.num_groups, self._have_windows = len(self.groups.windows), self.groups.have_windows
@@ -78,12 +83,16 @@ class KVCacheManager:
         self._num_cached: dict[Sequence, int] = {}  # leading blocks of its table that can be found
         self._outdated: set[Sequence] = set()  # have blocks from before a reset
         self._first_seqs: dict[Sequence, Request] = {}  # of requests that have not been let in
-        self.num_queries = self.num_hits = 0
+        self._external: dict[Sequence, int] = {}  # tokens that were not in the pool, of those that were not let in
+        self.num_queries = self.num_hits = self.num_external_hits = 0
         self.clear()
 
     def clear(self, seqs: Iterable[Sequence] = ()) -> None:
         """All blocks are free again, whichever tables name them, and none is found. These sequences have none."""
-        self.pool = BlockPool(self.num_blocks, enable_caching=self.enable_prefix_caching)
+        store = None if self.offload is None else self.offload.store
+        self.pool = BlockPool(self.num_blocks, enable_caching=self.enable_prefix_caching, store=store)
+        if self.offload is not None:
+            self.offload.clear()
         self.swap_pool = BlockPool(self.num_swap_blocks)
         self._num_cached.clear()
         self._outdated.clear()
@@ -138,6 +147,7 @@ class KVCacheManager:
                 request.num_cached_tokens = start
                 self.num_queries += seq.get_prompt_len()
                 self.num_hits += start
+                self.num_external_hits += self._external.pop(seq, 0)
         return pairs
 
     def _blocks_needed(self, seq_tokens: list[tuple[Sequence, int]]) -> int:
@@ -198,9 +208,8 @@ class KVCacheManager:
         of the same `request` has computed, else cached ones. Returns whether it shares blocks of such a sequence.
         """
         seq.further_tables = [[] for _ in range(self.num_groups - 1)]
-        if self.enable_prefix_caching and seq not in self._chains:  # a sequence that comes back keeps its hashes
-            adapter = b"" if request.lora is None else request.lora.digest
-            self._chains[seq] = HashChain(seq.data, self.block_size, request.cache_salt, self._digest, adapter)
+        if self.enable_prefix_caching:
+            self._begin_chain(request, seq)
         shared, donor = 0, seq
         for sibling in request.get_seqs(SequenceStatus.RUNNING):
             common = min(common_prefix(sibling, seq), sibling.num_computed_tokens)
@@ -216,11 +225,31 @@ class KVCacheManager:
                 self._take_cached(seq)
         return False
 
+    def _begin_chain(self, request: Request, seq: Sequence) -> HashChain:
+        if seq not in self._chains:  # a sequence that comes back keeps its hashes
+            adapter = b"" if request.lora is None else request.lora.digest
+            self._chains[seq] = HashChain(seq.data, self.block_size, request.cache_salt, self._digest, adapter)
+        return self._chains[seq]
+
+    def prefetch(self, request: Request) -> None:
+        """A request has come. What the tier behind host memory alone has of its prompt is read meanwhile."""
+        seq = request.get_seqs()[0]
+        if self.offload is None or self.offload.secondary is None or _needs_every_row(seq):
+            return
+        tiers, chain = AllTiers(self.pool, self.offload), self._begin_chain(request, seq)
+        find_prefix(tiers.get_cached_block, self.groups, chain, (seq.get_len() - 1) // self.block_size)
+        self.offload.prefetch(request, tiers.found)
+
     def _take_cached(self, seq: Sequence) -> None:
         """Give `seq`, which has no blocks, the longest cached prefix that leaves one token to compute."""
         most = (seq.get_len() - 1) // self.block_size
-        seq.block_ids, *seq.further_tables = find_prefix(self.pool, self.groups, self._chains[seq], most)
+        tiers = self.pool if self.offload is None else PromotingPool(self.pool, self.offload)
+        seq.block_ids, *seq.further_tables = find_prefix(tiers.get_cached_block, self.groups, self._chains[seq], most)
         self.pool.touch(get_block_ids(seq))
+        if isinstance(tiers, PromotingPool):
+            tiers.release()
+            external = sum(not tiers.promoted.isdisjoint(blocks) for blocks in zip(*seq.tables, strict=True))
+            self._external[seq] = max(self._external.get(seq, 0), external * self.block_size)
         self._num_cached[seq] = len(seq.block_ids)
         seq.num_computed_tokens = len(seq.block_ids) * self.block_size
 
@@ -262,6 +291,7 @@ class KVCacheManager:
     def forget(self, seq: Sequence) -> None:
         """A sequence has ended, and its blocks are freed: its hashes are not needed any more."""
         self._chains.pop(seq, None)
+        self._external.pop(seq, None)
 
     def set_chain(self, seq: Sequence, chain: HashChain) -> None:
         """The hashes of a sequence, which is new: those of a simulated prompt, which has no tokens."""
@@ -270,6 +300,8 @@ class KVCacheManager:
     def reset_prefix_cache(self) -> None:
         """Nothing that has been computed so far is found any more, nor what will be computed behind it."""
         self.pool.reset_prefix_cache()
+        if self.offload is not None:
+            self.offload.reset_prefix_cache()
         self._outdated.update(seq for seq in self._chains if seq.block_ids)
 
     def free(self, seq: Sequence) -> None:
@@ -332,6 +364,8 @@ class KVCacheManager:
         running, swapped = list(running), list(swapped)
         self.pool.check_invariants([], [pair for seq in running for pair in parents_of(self.groups, seq)])
         self.swap_pool.check_invariants([get_block_ids(seq) for seq in swapped])
+        if self.offload is not None:
+            self.offload.check_invariants()
         for seq in [*running, *swapped]:
             if not self.blocks_for(seq.num_computed_tokens) <= len(seq.block_ids) <= self.blocks_for(seq.get_len()):
                 raise RuntimeError(

@@ -87,12 +87,15 @@ class Scheduler:
 
     def add_request(self, request: Request) -> None:
         self.lines.add(request)
+        self.kv.prefetch(request)
         if self.record is not None:
             self.record.arrived.append(request)
 
     def schedule(self) -> SchedulerOutput:
         """The next step."""
         output = SchedulerOutput(finished_seq_ids=self.finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
+        if (offload := self.kv.offload) is not None:
+            offload.poll(wait=not (self.running or self.swapped) and all(map(offload.is_waiting, self.waiting)))
         # Prefills that this step does not end, and the blocks that their rest will take.
         self.num_partial = self.owed_blocks = 0
         must_wait, self._prefills = False, []
@@ -120,6 +123,8 @@ class Scheduler:
         # Cleared only here: a step that was interrupted did not tell the worker, and the next one must.
         self.finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
         self.drafts.add(output, self._left(output), self.watermark + self.owed_blocks)
+        if offload is not None:
+            offload.add_moves(output, self.kv.pool)
         if self.record is not None:
             self.record = self.record.take(output, self.kv, self.lines)
         return output
@@ -128,7 +133,11 @@ class Scheduler:
         """Swapped requests come back and waiting ones join, the oldest first, while there are rows, tokens and blocks
         left. Returns whether any did."""
         rows_left, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
+        aside: list[Request] = []  # wait for what a tier reads, and are passed by others meanwhile
         while self.swapped or self.waiting:
+            if self.waiting and self.kv.offload is not None and self.kv.offload.is_waiting(self.waiting.peek()):
+                aside.append(self.waiting.pop())
+                continue
             key = self.lines.key
             comes_back = not self.waiting or (self.swapped and key(self.swapped[0]) <= key(self.waiting.peek()))
             request = self.swapped[0] if comes_back else self.waiting.peek()
@@ -138,6 +147,8 @@ class Scheduler:
             if taken is None:
                 break
             rows_left, moved = rows_left - taken, True
+        for request in aside:
+            self.lines.enter_waiting(request)
         return moved
 
     def _has_slot_for_adapter(self, request: Request) -> bool:
@@ -355,6 +366,8 @@ class Scheduler:
         """
         if not output.is_assumed:
             self.advance(output)
+        if self.kv.offload is not None:
+            self.kv.offload.moved(output)
         self._cache_blocks(output, failed)
         gained: list[tuple[Sequence, SequenceStatus | None]] = []
         for seq, token_id in zip(output.rows, token_ids, strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from folovllm.config import EngineConfig
@@ -111,6 +112,29 @@ class EngineCore:
         elif not (seq := request.sequences[f"{request_id}-{index}"]).is_finished():
             self._finish(request, seq, SequenceStatus.FINISHED_STOPPED)
         self._forget_finished(request)
+        if not self.requests and not self._is_stepping:
+            self.store_blocks()
+
+    def store_blocks(self) -> None:
+        """Copy what has become full to host memory without a step: there may be no next one. Also from between two."""
+        offload = self.scheduler.kv.offload
+        if offload is None or not offload.has_stores:
+            return
+        stores = SchedulerOutput()
+        offload.add_moves(stores, self.scheduler.kv.pool)
+        try:
+            self.runner.move_blocks(stores)
+        except BaseException:
+            self.scheduler.start_over()
+            raise
+        offload.moved(stores)
+
+    def flush(self) -> Future[None] | None:
+        """Is done when all that is full by now can be read by other engines; None: there is no folder for it. To be
+        called between two steps."""
+        self.store_blocks()
+        offload = self.scheduler.kv.offload
+        return None if offload is None or offload.secondary is None else offload.secondary.flush()
 
     def stats(self) -> EngineStats:
         return EngineStats.of(self.scheduler, self._tokens)
@@ -133,6 +157,8 @@ class EngineCore:
             if self.requests and self._masks.let_go(self.scheduler):
                 with self._threads():
                     self._step(made)
+                    if not self.requests:
+                        self.store_blocks()
         finally:
             self._is_stepping = False
         return made

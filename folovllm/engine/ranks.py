@@ -43,7 +43,7 @@ from folovllm.engine.one_thread import threads_for_steps
 from folovllm.errors import EngineDeadError
 from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.model_loader.hf_config import load_hf_config
-from folovllm.model_loader.model_files import is_gguf
+from folovllm.model_loader.model_files import weight_files
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.registry import model_spec
 from folovllm.models.shard import shard_of
@@ -111,7 +111,7 @@ def facts_of(config: EngineConfig) -> dict[str, str]:
     """What must be alike on all ranks. The folder of weights may be at another place on each."""
     model_config, digest = config.model_config, hashlib.sha256()
     weights = _weights(config)
-    for path in () if weights is None else _files(weights):
+    for path in () if weights is None else weight_files(weights):
         with path.open("rb") as file:
             digest.update(f"{path.name} {path.stat().st_size}".encode() + file.read(BEGINNING))
     options = replace(config, model_config=replace(model_config, model="-", tokenizer="-", device=None))
@@ -121,10 +121,6 @@ def facts_of(config: EngineConfig) -> dict[str, str]:
         "options": hashlib.sha256(repr(options).encode()).hexdigest()[:16],
         "FOLOVLLM_CHECK_KERNELS": os.environ.get("FOLOVLLM_CHECK_KERNELS", "yes"),
     }
-
-
-def _files(weights: Path) -> list[Path]:
-    return [weights] if is_gguf(weights) else sorted([weights / "config.json", *weights.glob("*.safetensors")])
 
 
 def _weights(config: EngineConfig) -> Path | None:
@@ -167,7 +163,7 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
     token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype)
     groups = kv_cache_groups(model.decoder_spec, limits, config.cache_config.block_size, one_table=True)
     size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups)
-    num_blocks, num_swap_blocks = group.fewest([size.num_blocks, size.num_swap_blocks])
+    num_blocks, *host_blocks = group.fewest([size.num_blocks, size.num_swap_blocks, size.num_offload_blocks])
     kv_cache = KVCache(
         model, chosen.backend, num_blocks=num_blocks + 1, block_size=size.block_size, dtype=chosen.cache_dtype,
         device=device,
@@ -177,7 +173,7 @@ def build_follower(config: EngineConfig, hf_config: Any, device: torch.device, g
         model.model.ops.warm_up(model)
     longest = min(longest, replace(size, num_blocks=num_blocks).num_tokens)
     graphs = record_graphs(model, chosen, most_rows, longest, size.block_size, dtype, device)
-    return Follower(model, make_mover(kv_cache, num_swap_blocks, device), graphs, group, device, lora)
+    return Follower(model, make_mover(kv_cache, sum(host_blocks), device), graphs, group, device, lora)
 
 
 def start_processes(size: int, device: torch.device, timeout: int, config: object) -> tuple[dict[int, Peer], Any]:

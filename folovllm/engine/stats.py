@@ -22,7 +22,9 @@ class EngineStats:
     `running`, `waiting` and `swapped` count requests, `running_seqs` sequences: the rows of the batch. Of
     `kv_tokens_reserved` slots in blocks, running sequences fill `kv_tokens_used`; a block that several of them share is
     reserved once and used by each. `preemptions` counts sequences that had to give way. `kv_blocks_cached` can be found
-    by what they hold, in use or not; of `prefix_cache_queries` prompt tokens that came, `prefix_cache_hits` were found.
+    by what they hold, in use or not; of `prefix_cache_queries` prompt tokens that came, `prefix_cache_hits` were found,
+    `external_prefix_cache_hits` of them in a tier behind the cache. Of `kv_offload_tiering_chunk_queries` blocks that
+    were looked for in the last tier, `kv_offload_tiering_chunk_hits` were found, read and checked.
     """
 
     running: int
@@ -45,6 +47,9 @@ class EngineStats:
     """Output tokens of the last seconds, per second; 0 when nothing runs."""
     spec_decode: SpecDecodingStats | None = None
     """None: without speculative_config."""
+    external_prefix_cache_hits: int = 0
+    kv_offload_tiering_chunk_queries: int = 0
+    kv_offload_tiering_chunk_hits: int = 0
 
     @classmethod
     def of(cls, scheduler: Scheduler, tokens: TokenCounter) -> EngineStats:
@@ -68,6 +73,9 @@ class EngineStats:
             output_tokens=tokens.output_tokens,
             tokens_per_s=tokens.tokens_per_s if scheduler.has_unfinished_requests() else 0.0,
             spec_decode=_spec_decoding_stats(scheduler),
+            external_prefix_cache_hits=kv.num_external_hits,
+            kv_offload_tiering_chunk_queries=0 if kv.offload is None else kv.offload.num_queries,
+            kv_offload_tiering_chunk_hits=0 if kv.offload is None else kv.offload.num_hits,
         )
 
     @property

@@ -73,6 +73,11 @@ def is_gguf(path: str | Path) -> bool:
     return str(path).lower().endswith(".gguf") and not os.path.isdir(path)
 
 
+def weight_files(weights: Path) -> list[Path]:
+    """All files that say what is computed, of a model's folder or GGUF file."""
+    return [weights] if is_gguf(weights) else sorted([weights / "config.json", *weights.glob("*.safetensors")])
+
+
 def hub_hint(path: str) -> str:
     """What to add where a name that was taken for a hub id leads nowhere: it may be a folder's, mistyped."""
     folder = Path(path).expanduser()

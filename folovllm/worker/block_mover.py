@@ -33,6 +33,14 @@ class BlockMover:
         _copy(self.swap_tensors, self.device_tensors, scheduled.blocks_to_swap_in)
         _copy(self.device_tensors, self.device_tensors, scheduled.blocks_to_copy)
 
+    def host_block(self, block: int) -> list[memoryview]:
+        """The bytes of a block of the swap space, where they lie, layer by layer, keys before values."""
+        return [as_bytes(half[block]) for tensor in self.swap_tensors for half in tensor]
+
+
+def as_bytes(tensor: torch.Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
 
 def _copy(sources: list[torch.Tensor], targets: list[torch.Tensor], pairs: BlockPairs) -> None:
     """Copy block a of the source to block b of the target, for every (a, b), in all layers."""

@@ -34,6 +34,12 @@ class CacheSize:
     reason: str
     groups: KVCacheGroups
     max_model_len: int
+    num_offload_blocks: int = 0
+    """Of CPU memory, behind those of the swap space: they keep full blocks."""
+
+    @property
+    def num_host_blocks(self) -> int:
+        return self.num_swap_blocks + self.num_offload_blocks
 
     @property
     def num_tokens(self) -> int:
@@ -44,6 +50,7 @@ class CacheSize:
         num_bytes = self.num_blocks * self.block_bytes
         size = f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB else f"{num_bytes / 2**20:.1f} MiB"
         swap = f"{self.num_swap_blocks:,} swap blocks" if self.num_swap_blocks else "no swap space"
+        swap += f", {self.num_offload_blocks:,} blocks kept in CPU memory" if self.num_offload_blocks else ""
         holds = f"of {self.block_size} tokens = {self.num_tokens:,} tokens"
         if self.groups.windows != (None,):
             needed = self.groups.most_blocks(self.max_model_len)
@@ -63,12 +70,12 @@ def size_kv_cache(
         token_bytes: keys and values of one token in all layers of a group.
         limits: with max_model_len filled in.
         measure_step: bytes that a full-size step takes beyond weights and cache; asked on CUDA only.
-        sharing: how many ranks take a cache out of a CPU's memory.
+        sharing: how many ranks take a cache out of a CPU's memory, and share kv_offloading_size.
         groups: of layers; None: one.
 
     Raises:
         ValueError: memory has no room for a single block, or for the blocks asked for by num_kv_blocks; swapping is
-            asked for and swap_space holds no block.
+            asked for and swap_space holds no block, or kv_offloading_size holds none.
     """
     groups, block_bytes = groups or KVCacheGroups(block_size=cache.block_size), token_bytes * cache.block_size
     most, fewest = limits.max_num_seqs * groups.most_blocks(limits.max_model_len), len(groups.windows)
@@ -100,7 +107,16 @@ def size_kv_cache(
             f"swap_space must hold at least one block for preemption_mode 'swap', got {cache.swap_space}: a block is "
             f"{block_bytes / GIB:.3f} GiB; raise it, or use preemption_mode 'recompute'"
         )
-    return CacheSize(num_blocks, num_swap_blocks, cache.block_size, block_bytes, reason, groups, limits.max_model_len)
+    num_offload_blocks = int((cache.kv_offloading_size or 0) * GIB) // sharing // block_bytes
+    if cache.kv_offloading_size and not num_offload_blocks:
+        raise ValueError(
+            f"kv_offloading_size must hold at least one block, got {cache.kv_offloading_size}: a block is "
+            f"{block_bytes / GIB:.3f} GiB on each of {sharing} ranks; raise it"
+        )
+    longest = limits.max_model_len
+    return CacheSize(
+        num_blocks, num_swap_blocks, cache.block_size, block_bytes, reason, groups, longest, num_offload_blocks
+    )
 
 
 def _budget(utilization: float, device: torch.device, measure_step: Callable[[], int]) -> tuple[int, str]:

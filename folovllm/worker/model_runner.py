@@ -82,7 +82,7 @@ class ModelRunner:
 
     def _execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
         self._update_batch(scheduled)
-        self._move_blocks(scheduled)
+        self.move_blocks(scheduled)
         step = AsyncModelRunnerOutput(self.batch, scheduled.rows)
         if not step.rows:  # blocks were moved, nothing is computed
             return step
@@ -178,15 +178,16 @@ class ModelRunner:
         self.batch.last_tokens.index_copy_(0, inputs.drawn_rows, sampled.token_ids.clamp(min=0).to(self.device))
         step.set_drawn(sampled, self.sampling.reported(seqs) if sampled.logprobs is not None else [])
 
-    def _move_blocks(self, scheduled: SchedulerOutput) -> None:
+    def move_blocks(self, scheduled: SchedulerOutput) -> None:
         if not (scheduled.blocks_to_swap_out or scheduled.blocks_to_swap_in or scheduled.blocks_to_copy):
             return
-        if self.group is None:
-            self.mover.move(scheduled)
-        else:
-            self.group.lead([Command.MOVE, *pack_moves(scheduled)], None, lambda: self.mover.move(scheduled))
-        if self.speculation is not None:
-            self.speculation.proposer.move(scheduled)
+        with torch.inference_mode(), self._on_device():
+            if self.group is None:
+                self.mover.move(scheduled)
+            else:
+                self.group.lead([Command.MOVE, *pack_moves(scheduled)], None, lambda: self.mover.move(scheduled))
+            if self.speculation is not None:
+                self.speculation.proposer.move(scheduled)
 
     def _update_batch(self, scheduled: SchedulerOutput) -> None:
         for seq_id in scheduled.finished_seq_ids:

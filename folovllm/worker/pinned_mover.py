@@ -12,6 +12,7 @@ vLLM: v1/kv_offload/cpu/gpu_worker.py
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 
 from folovllm.core.scheduler_output import BlockPairs, SchedulerOutput
 from folovllm.utils.upload import upload
+from folovllm.worker.block_mover import as_bytes
 from folovllm.worker.kv_cache import KVCache
 
 # Of a slab, and of what is staged on the device at once. A power of two: torch's allocator for pinned memory rounds up.
@@ -36,6 +38,8 @@ class PinnedBlockMover:
         block_bytes = int(np.prod(self._block_shape)) * first.element_size()
         self._slab_blocks = max(1, min(SLAB_BYTES // block_bytes, num_swap_blocks))
         self._slabs: dict[int, torch.Tensor] = {}
+        self._slabs_lock = threading.Lock()  # a tier behind host memory fills blocks in its own thread
+        self._moved = torch.cuda.Event()
 
     @torch.inference_mode()
     def move(self, scheduled: SchedulerOutput) -> None:
@@ -47,6 +51,12 @@ class PinnedBlockMover:
             sources, targets = self._ids(scheduled.blocks_to_copy)
             for tensor in self.device_tensors:
                 tensor.index_copy_(1, targets, tensor.index_select(1, sources))
+        self._moved.record()
+
+    def host_block(self, block: int) -> list[memoryview]:
+        """As BlockMover's; waits until what has been moved is there."""
+        self._moved.synchronize()
+        return [as_bytes(self._host_block(block))]
 
     def _portions(self, pairs: BlockPairs) -> Iterator[BlockPairs]:
         for start in range(0, len(pairs), self._slab_blocks):
@@ -77,7 +87,8 @@ class PinnedBlockMover:
     def _host_block(self, swap_block: int) -> torch.Tensor:
         """[num_layers, 2, block_size, num_kv_heads, head_size]. Block 0 is the null block, which is never moved."""
         slab, index = divmod(swap_block - 1, self._slab_blocks)
-        if slab not in self._slabs:
-            shape = (self._slab_blocks, *self._block_shape)
-            self._slabs[slab] = torch.empty(shape, dtype=self.dtype, pin_memory=True)
+        with self._slabs_lock:
+            if slab not in self._slabs:
+                shape = (self._slab_blocks, *self._block_shape)
+                self._slabs[slab] = torch.empty(shape, dtype=self.dtype, pin_memory=True)
         return self._slabs[slab][index]

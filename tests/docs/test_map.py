@@ -115,8 +115,8 @@ def test_a_file_arrives_where_the_course_brings_it_and_the_server_after_all() ->
     said = {path: arrival(f"folovllm/{path}") for path in mapped_files()}
 
     assert said == {path: course.arrival.get(f"folovllm/{path}", AFTER_ALL) for path in said}
-    assert "after M12" in render(("serving/command.py",), FEW, "en")
-    assert "M12 之后" in render(("serving/command.py",), FEW, "zh")
+    assert "after M13" in render(("serving/command.py",), FEW, "en")
+    assert "M13 之后" in render(("serving/command.py",), FEW, "zh")
 
 
 def test_a_row_says_file_milestone_counterparts_and_what_is_beyond() -> None:

@@ -23,6 +23,7 @@ from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.builder.budgets import resolve_scheduler_config
 from folovllm.engine.builder.components import Components, choose_components
 from folovllm.engine.builder.kernel_check import check_kernels
+from folovllm.engine.builder.kv_offload import make_offload
 from folovllm.engine.builder.proposer import Draft, DraftRecorder, load_draft, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
 from folovllm.kv_cache_groups import KVCacheGroups
@@ -104,18 +105,19 @@ def _build(
     draft_graphs = _draft_graphs(alone, chosen, limits, most, dtype, device)
     size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups, draft_graphs)
     if group is not None:
-        fewest = group.fewest([size.num_blocks, size.num_swap_blocks])
-        size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1])
+        fewest = group.fewest([size.num_blocks, size.num_swap_blocks, size.num_offload_blocks])
+        size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1], num_offload_blocks=fewest[2])
     limits = _within_cache(limits, size)
     draft_graphs = _draft_graphs(alone, chosen, limits, most, dtype, device)  # of the large model's sizes
-    kv = KVCacheManager(
-        size.num_blocks, size.block_size, size.num_swap_blocks,
-        enable_prefix_caching=cache_config.enable_prefix_caching, groups=groups,
-    )  # fmt: skip
     proposer = make_proposer(config, model, draft, size, dtype, device, draft_graphs)
     runner = _make_runner(
         config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group, lora
     )
+    kv = KVCacheManager(
+        size.num_blocks, size.block_size, size.num_swap_blocks,
+        enable_prefix_caching=cache_config.enable_prefix_caching, groups=groups,
+        offload=make_offload(config, runner, size),
+    )  # fmt: skip
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     draft_length = None
     if proposer is not None:
@@ -236,7 +238,7 @@ def _make_runner(
     leading: Any = model if group is None else LeadingModel(model, group)
     replayed: Any = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
     return chosen.runner(
-        leading, kv_cache, sampling, replayed, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
+        leading, kv_cache, sampling, replayed, num_swap_blocks=size.num_host_blocks, max_num_seqs=limits.max_num_seqs,
         max_model_len=longest, device=device, proposer=proposer, rejects=rejects, group=group,
         pooler=make_pooler(config, device),
         lora=None if lora is None else LoRASlots(LeadingLoRA(lora, group).put, config.lora_config.max_loras),

@@ -172,9 +172,9 @@ def make_proposer(
             cache.warm_up(dtype)
             (guesser if isinstance(guesser, EagleHead) else guesser.model).ops.warm_up(guesser)
         if isinstance(guesser, EagleHead):
-            return EagleProposer(guesser, model.lm_head, cache, size.num_swap_blocks, device)
+            return EagleProposer(guesser, model.lm_head, cache, size.num_host_blocks, device)
         recorded = None if graphs is None else graphs.record(size.block_size)
-        return DraftModelProposer(guesser, cache, size.num_swap_blocks, device, config.model_config.seed, recorded)
+        return DraftModelProposer(guesser, cache, size.num_host_blocks, device, config.model_config.seed, recorded)
     if speculative.method == "ngram_table":
         return NgramTableProposer(NgramTable.load(speculative.model, model.decoder_spec.vocab_size))
     return NgramProposer(*speculative.lookup_sizes)

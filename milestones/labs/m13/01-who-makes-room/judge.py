@@ -1,0 +1,81 @@
+import pytest
+
+from folovllm.core.kv_offload import HostBlock, OffloadingManager
+from lab_judge import expect, invariant
+
+
+def full():
+    """Host blocks 1 to 3 hold a, b and c, which were used in this order."""
+    made = OffloadingManager(0, 3)
+    made._free = []
+    for block, key in enumerate((b"a", b"b", b"c"), 1):
+        made._known[key] = HostBlock(block, b"", (block,))
+    return made
+
+
+@invariant(1)
+def test_a_free_block_comes_first():
+    made = full()
+    made._free = [8, 9]
+    expect(made._take_free(), 9)
+    expect(list(made._known), [b"a", b"b", b"c"])
+    expect(made._free, [8])
+
+
+@invariant(2)
+def test_the_one_used_longest_ago_makes_room():
+    made = full()
+    made._known.move_to_end(b"a")
+    expect(made._take_free(), 2)
+    expect(list(made._known), [b"c", b"a"])
+
+
+@invariant(2)
+def test_twice():
+    made = full()
+    expect([made._take_free(), made._take_free()], [1, 2])
+
+
+@invariant(3)
+@pytest.mark.parametrize("name", ["_sources", "_moving", "_jobs"])
+def test_those_in_use_are_passed_over(name):
+    made = full()
+    setattr(made, name, {1: b"a"} if name == "_moving" else {1})
+    expect(made._take_free(), 2)
+
+
+@invariant(3)
+def test_each_for_another_reason():
+    made = full()
+    made._sources, made._moving, made._jobs = {1}, {2: b"b"}, set()
+    expect(made._take_free(), 3)
+
+
+@invariant(4)
+def test_all_are_in_use():
+    made = full()
+    made._sources, made._moving, made._jobs = {1}, {2: b"b"}, {3}
+    expect(made._take_free(), None)
+    expect(list(made._known), [b"a", b"b", b"c"])
+
+
+@invariant(4)
+def test_the_oldest_is_to_be_kept():
+    made = full()
+    made._jobs, made._stores = {1}, {2: (7, b"b")}
+    expect(made._take_free(keep=[b"b"]), None)
+    expect(list(made._known), [b"a", b"b", b"c"])
+    expect(made._stores, {2: (7, b"b")})
+
+
+@invariant(4)
+def test_another_is_to_be_kept():
+    expect(full()._take_free(keep=[b"b"]), 1)
+
+
+@invariant(5)
+def test_its_copy_is_not_made():
+    made = full()
+    made._stores = {1: (7, b"a"), 2: (8, b"b")}
+    made._take_free()
+    expect(made._stores, {2: (8, b"b")})

@@ -1,0 +1,15 @@
+class PromotingPool:
+    def get_cached_block(self, block_hash, parent, token_ids, cache_salt):
+        found = self.pool.get_cached_block(block_hash, parent, token_ids, cache_salt)
+        if found is None:
+            if not self.pool.num_free or self.offload.find(block_hash, self.pool.hash_of(parent), token_ids) is None:
+                return None
+            (found,) = self.pool.get_new_blocks(1, after=parent)
+            if not self.pool.cache_block(found, block_hash, parent, token_ids, cache_salt):
+                self.pool.free_blocks([found])
+                return None
+            self.offload.load(block_hash, found)
+            self.promoted.add(found)
+        self.pool.touch([found])
+        self.held.append(found)
+        return found

@@ -1,0 +1,79 @@
+from folovllm.core.kv_offload import OffloadingManager
+from folovllm.core.scheduler_output import SchedulerOutput
+from lab_judge import expect, invariant
+
+
+class Pool:
+    """Says what its blocks hold."""
+
+    def __init__(self, **hashes):
+        self.hashes = {int(name[1:]): key for name, key in hashes.items()}
+
+    def hash_of(self, block):
+        return self.hashes.get(block, b"")
+
+
+def manager(second=None):
+    return OffloadingManager(10, 9, second)
+
+
+@invariant(1)
+def test_a_store_goes_to_host_memory():
+    made, output = manager(), SchedulerOutput()
+    made._stores = {11: (3, b"a"), 12: (4, b"b")}
+    made.add_moves(output, Pool())
+    expect(output.blocks_to_swap_out, [(3, 11), (4, 12)])
+    expect(output.blocks_to_swap_in, [])
+
+
+@invariant(2)
+def test_a_load_comes_from_there():
+    made, output = manager(), SchedulerOutput()
+    made._loads = {5: (11, b"a"), 6: (12, b"b")}
+    made.add_moves(output, Pool(b5=b"a", b6=b"b"))
+    expect(output.blocks_to_swap_in, [(11, 5), (12, 6)])
+
+
+@invariant(2)
+def test_a_block_that_was_handed_out_again_is_left_alone():
+    made, output = manager(), SchedulerOutput()
+    made._loads = {5: (11, b"a"), 6: (12, b"b"), 7: (13, b"c")}
+    made.add_moves(output, Pool(b5=b"a", b7=b"another"))
+    expect(output.blocks_to_swap_in, [(11, 5)])
+
+
+@invariant(2)
+def test_moves_of_preempted_sequences_stay():
+    made = manager()
+    output = SchedulerOutput(blocks_to_swap_out=[(1, 2)], blocks_to_swap_in=[(3, 4)])
+    made._stores, made._loads = {11: (3, b"a")}, {5: (12, b"b")}
+    made.add_moves(output, Pool(b5=b"b"))
+    expect(output.blocks_to_swap_out, [(1, 2), (3, 11)])
+    expect(output.blocks_to_swap_in, [(3, 4), (12, 5)])
+
+
+@invariant(3)
+def test_each_is_made_once():
+    made = manager()
+    made._stores, made._loads, made._sources = {11: (3, b"a")}, {5: (12, b"b")}, {12}
+    made.add_moves(SchedulerOutput(), Pool(b5=b"b"))
+    expect((made._stores, made._loads, made._sources), ({}, {}, set()))
+    output = SchedulerOutput()
+    made.add_moves(output, Pool(b5=b"b"))
+    expect((output.blocks_to_swap_out, output.blocks_to_swap_in), ([], []))
+
+
+@invariant(4)
+def test_a_second_tier_will_ask_for_them():
+    made = manager(second=object())
+    made._moving, made._stores = {13: b"c"}, {11: (3, b"a"), 12: (4, b"b")}
+    made.add_moves(SchedulerOutput(), Pool())
+    expect(made._moving, {13: b"c", 11: b"a", 12: b"b"})
+
+
+@invariant(4)
+def test_without_one_nobody_does():
+    made = manager()
+    made._stores = {11: (3, b"a")}
+    made.add_moves(SchedulerOutput(), Pool())
+    expect(made._moving, {})
