@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, Engin
 
 
 class BusyLoop:
-    """`submit` and `close` are for any thread; all else belongs to the loop's.
+    """`submit`, `flush` and `close` are for any thread; all else belongs to the loop's.
 
     Args:
         send: takes EngineCoreOutputs, or the error that ended the engine. It raises OSError or RuntimeError where the
@@ -54,6 +54,24 @@ class BusyLoop:
     def submit(self, requests: Iterable[tuple[EngineCoreRequestType, tuple[Any, ...]]]) -> None:
         """Done before the next step, in their order."""
         self._call([partial(self._handlers[kind], *arguments) for kind, arguments in requests])
+
+    def flush(self) -> Future[None]:
+        """Is done when the blocks that are full by now can be read by other engines. Its error is of this call alone."""
+        done: Future[None] = Future()
+
+        def begin() -> None:
+            try:
+                written = self.core.flush()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                if written is None:
+                    done.set_result(None)
+                else:
+                    written.add_done_callback(lambda _: done.set_result(None))
+
+        self._call([begin])
+        return done
 
     def close(self) -> None:
         """Abort what is unfinished, and wait for the step that runs."""

@@ -21,6 +21,7 @@ from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.logs import logging_as
 from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.replicas.options import ReplicaOptions
+from folovllm.utils.checks import wrong
 from folovllm.utils.logging import init_logger
 from folovllm.utils.named_files import read_file
 from folovllm.vllm_names import arguments
@@ -86,6 +87,9 @@ def run(args: argparse.Namespace) -> int:
     if replicas is not None:
         if args.trace is not None or args.nvtx:
             raise ValueError("--trace and --nvtx must not be given with --replicas: they are of one engine")
+        if replicas.prefill_replicas and not engine.get("kv_offloading_path"):
+            way_out = "give the folder through which the others get the blocks"
+            raise wrong("prefill_replicas", "be given with --kv-offloading-path", replicas.prefill_replicas, way_out)
         from folovllm.serving.replicas.launch import serve_replicas
 
         with logging_as(options.log_format) as notes:

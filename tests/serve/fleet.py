@@ -10,14 +10,15 @@ from typing import Any
 from folovllm import LLMEngine
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest
 from folovllm.serving.replicas.client import ReplicaDiedError
+from folovllm.serving.replicas.options import ReplicaOptions
 from folovllm.serving.replicas.replica import EngineReplica
 
 
 class LocalFleet:
     """A name in `dead` is a replica whose process has died: what is asked of it ends in an error."""
 
-    def __init__(self, count: int, **engine: Any) -> None:
-        names = [f"replica-{number}" for number in range(count)]
+    def __init__(self, count: int, prefill: int = 0, **engine: Any) -> None:
+        names = ReplicaOptions(replicas=count, prefill_replicas=prefill).names
         self.replicas = {name: EngineReplica(name, "embedded", engine) for name in names}
         self.dead: set[str] = set()
         self.asked: list[str] = []

@@ -110,7 +110,7 @@ class RayFleet:
             graceful_shutdown_timeout_s=10,
             ray_actor_options={"num_cpus": self.options.replica_cpus, "num_gpus": self.options.replica_gpus},
         )(EngineReplica)
-        names = [f"replica-{number}" for number in range(self.options.replicas)]
+        names = self.options.names
         targets = [
             serve.RunTarget(deployment.bind(name, self.model, self.engine_options), f"{self._front}-{name}", None)
             for name in names

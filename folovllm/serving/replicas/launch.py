@@ -23,7 +23,8 @@ def make_replicas(model: str, engine_options: dict[str, Any], options: ReplicaOp
     """Start them, and wait until all have loaded the model. Raises: as RayFleet."""
     fleet = RayFleet(model, engine_options, options)
     try:
-        return ReplicatedLLM(fleet, options.make_router(), asyncio.run(fleet.call(fleet.names[0], "facts")))
+        facts = asyncio.run(fleet.call(fleet.names[-1], "facts"))
+        return ReplicatedLLM(fleet, options.make_router(), facts, options.make_prefill_router())
     except BaseException:
         fleet.close()
         raise
@@ -40,6 +41,7 @@ def serve_replicas(
             facts = llm.engine.facts
             said = [
                 f"{replica_options.replicas} replicas on {replica_options.ray_address or 'this machine'}",
+                *([f"{count} of them for prompts"] if (count := replica_options.prefill_replicas) else []),
                 f"{facts.device}, {facts.dtype}",
                 f"router {replica_options.router}",
                 f"{facts.config.cache_config.num_kv_blocks:,} KV blocks each",

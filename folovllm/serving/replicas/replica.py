@@ -66,6 +66,10 @@ class EngineReplica:
     async def reset_prefix_cache(self) -> None:
         self._busy.submit([(EngineCoreRequestType.RESET_PREFIX_CACHE, ())])
 
+    async def flush_kv_offload(self) -> None:
+        """Returns when other engines can read the blocks of what has been computed so far."""
+        await asyncio.wrap_future(self._busy.flush())
+
     async def snapshot(self) -> EngineSnapshot:
         return snapshot_of(self.engine, self.name)
 
