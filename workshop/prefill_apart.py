@@ -42,7 +42,8 @@ def use(llm: ReplicatedLLM, way: str) -> None:
 
 async def read(llm: ReplicatedLLM, prompt: list[int], tokens: int) -> tuple[list[float], int]:
     """Seconds from the beginning to each token, and how many of the prompt's were cached."""
-    began, times, cached = time.perf_counter(), [], 0
+    began, cached = time.perf_counter(), 0
+    times: list[float] = []
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     async for output in llm.generate(prompt, params):
         times += [time.perf_counter() - began] * (len(output.outputs[0].token_ids) - len(times))

@@ -172,8 +172,11 @@ class ReplicatedLLM(EngineClient):
 
     async def _prefill(self, request: EngineCoreRequest, hashes: list[bytes]) -> None:
         """Until a replica for prefill has the prompt's blocks in the tier, or has failed: then they are computed where
-        the tokens are. So are prompts whose log-probabilities are asked for: those cannot be found in a cache."""
-        is_worth_it = len(hashes) == DEPTH and request.params.prompt_logprobs is None
+        the tokens are. So are prompts whose log-probabilities are asked for, which cannot be found in a cache, and
+        those without tokens to come."""
+        checked: ProcessedInputs = request.prompt  # type: ignore[assignment]  # by generate()
+        ends_with_prompt = checked.pooling_params is not None
+        is_worth_it = len(hashes) == DEPTH and checked.params.prompt_logprobs is None and not ends_with_prompt
         if self.prefill_router is self.router or not self.prefill_router.replicas or not is_worth_it:
             return
         name = self.prefill_router.choose(hashes, self._requests)
