@@ -56,7 +56,7 @@ class BusyLoop:
         self._call([partial(self._handlers[kind], *arguments) for kind, arguments in requests])
 
     def flush(self) -> Future[None]:
-        """Is done when the blocks that are full by now can be read by other engines. Its error is of this call alone."""
+        """Is done when other engines can read the blocks that are full by now. Its error is of this call alone."""
         done: Future[None] = Future()
 
         def begin() -> None:

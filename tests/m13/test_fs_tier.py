@@ -125,6 +125,7 @@ def test_a_full_disk_costs_a_hit_and_no_more(tmp_path: Path, monkeypatch: pytest
 def test_the_oldest_are_forgotten_and_what_is_asked_for_is_not_old(tmp_path: Path) -> None:
     size = stored(tmp_path).stat().st_size
     tier, _ = make_tier(tmp_path, limit=20 * size)
+    tier.flush().result()  # it has looked through the folder once
     folder = tier.folder
     for number in range(25):
         path = folder / f"{number:02}"
