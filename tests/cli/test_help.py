@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.entrypoints.cli.main import build_parser, main
+from folovllm.entrypoints.cli.parser import said_of
 from folovllm.sampling_params import SamplingParams
 
 # Without these, nothing is done: no file is written or read, nothing is said beforehand.
@@ -77,6 +79,16 @@ def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     said = capsys.readouterr()
     assert (ended.value.code, said.err) == (0, "")
     return said.out
+
+
+def test_what_an_option_is_for_does_not_depend_on_how_a_docstring_is_indented() -> None:
+    """Python 3.13 takes the common indentation away, and 3.12 leaves it."""
+
+    def documented(text: str) -> type:
+        return dataclasses.make_dataclass("Options", [("port", int)], namespace={"__doc__": text})
+
+    for text in ("Args:\n    port: 0: one that is free\n    ", "Args:\nport: 0: one that is free\n"):
+        assert said_of(documented(text)) == {"port": "0: one that is free"}
 
 
 def test_a_long_help_has_pages_which_it_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,3 +165,15 @@ def test_the_page_asks_no_other_host(server: Running) -> None:
         assert "http://" not in text.text.replace("http://www.w3.org", "")
         assert "https://" not in text.text
     assert httpx.get(f"{server.url}/assets/app.py").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/chat/completions", "/chat/completions must be a route of this server; did you mean '/v1/chat/completions'?"),
+        ("/v9", "/v9 must be a route of this server; GET /docs shows them"),
+    ],
+)
+def test_a_route_that_there_is_not_is_told_of(server: Running, path: str, message: str) -> None:
+    answer = httpx.post(f"{server.url}{path}", json={})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, message)

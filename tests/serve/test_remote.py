@@ -59,7 +59,9 @@ def test_complete_goes_on_from_each_text(
 ) -> None:
     expected = client.completions.create(prompt="Once upon", **ASK).choices[0].text
     typed(monkeypatch, "Once upon", "Once upon", "/quit")
-    assert run(["complete", "--url", f"{server.url}/v1", *OPTIONS], capsys)[:2] == (0, f"{expected}\n" * 2)
+    code, out, err = run(["complete", "--url", server.url, *OPTIONS], capsys)  # as `serve` prints it
+    assert (code, out) == (0, f"{expected}\n" * 2)
+    assert "/quit" in err and "/reset" not in err
     one = ["complete", "--url", f"{server.url}/v1", "-q", "Once upon", "--model-name", "embedded", *OPTIONS]
     assert run(one, capsys)[:2] == (0, f"{expected}\n")
 
@@ -154,7 +156,10 @@ def test_a_reader_of_stdout_that_leaves_is_no_fault_of_the_server() -> None:
     ("argv", "said"),
     [
         ("--url localhost:8000", "--url must be like http://localhost:8000/v1, got 'localhost:8000'"),
-        ("--url http://127.0.0.1:1", "--url must be of a server that answers to the end, got 'http://127.0.0.1:1'; [E"),
+        (
+            "--url http://127.0.0.1:1",
+            "--url must be of a server that answers to the end, got 'http://127.0.0.1:1/v1'; [E",
+        ),
         ("--url x --max-num-seqs 3", "--max-num-seqs must not be given with --url: the engine is the server's"),
         ("-q Hello", "--quick must be given with --url: `folovllm generate --chat TEXT` asks once"),
         ("--model-name x", "--model-name must be given with --url: add --url"),
