@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import openai
 import pytest
@@ -167,13 +169,20 @@ def test_the_page_asks_no_other_host(server: Running) -> None:
     assert httpx.get(f"{server.url}/assets/app.py").status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("/chat/completions", "/chat/completions must be a route of this server; did you mean '/v1/chat/completions'?"),
-        ("/v9", "/v9 must be a route of this server; GET /docs shows them"),
-    ],
-)
-def test_a_route_that_there_is_not_is_told_of(server: Running, path: str, message: str) -> None:
-    answer = httpx.post(f"{server.url}{path}", json={})
-    assert (answer.status_code, answer.json()["error"]["message"]) == (404, message)
+def test_the_page_of_the_routes_asks_this_server_alone(server: Running) -> None:
+    for path in ("/docs", "/redoc"):
+        page = httpx.get(server.url + path)
+        assert page.status_code == 200
+        asked = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
+        assert len(asked) >= 2
+        for each in asked:
+            assert each.startswith("/")
+            assert httpx.get(server.url + each).status_code == 200
+    assert httpx.get(f"{server.url}/openapi.json").json()["openapi"].startswith("3.1")
+
+
+def test_a_route_that_there_is_not_is_told_of(server: Running) -> None:
+    for path, hint in (("/chat/completions", "did you mean '/v1/chat/completions'?"), ("/v9", "GET /docs shows them")):
+        answer = httpx.post(f"{server.url}{path}", json={})
+        said = f"{path} must be a route of this server; {hint}"
+        assert (answer.status_code, answer.json()["error"]["message"]) == (404, said)
