@@ -25,7 +25,8 @@ from folovllm.outputs import RequestMetrics, RequestOutput
 from folovllm.sampling_params import SamplingParams
 
 Messages = list[dict[str, str]]
-CHAT_HELP = "/reset forgets the conversation · /quit (or Ctrl-D) ends · Ctrl-C stops an answer"
+LINE_HELP = "/quit (or Ctrl-D) ends · Ctrl-C stops an answer"
+CHAT_HELP = f"/reset forgets the conversation · {LINE_HELP}"
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 ENGINE = (ModelConfig, CacheConfig, SchedulerConfig, ParallelConfig)
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -128,16 +129,18 @@ def chat(args: argparse.Namespace) -> int:
     return converse(opening, lambda turns: answer(llm, turns, params))
 
 
-def converse(opening: Messages, reply: Callable[[Messages], Messages], quick: str | None = None) -> int:
+def converse(
+    opening: Messages, reply: Callable[[Messages], Messages], quick: str | None = None, about: str = CHAT_HELP
+) -> int:
     """Until who types has had enough. reply: answers a conversation, and returns it with the answer. quick: all that is
-    said."""
+    said. about: what may be typed besides."""
     if quick is not None:
         reply([*opening, {"role": "user", "content": quick}])
         return 0
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  input() then edits lines and remembers them
     turns = opening
-    notes.print(CHAT_HELP, style="dim")
+    notes.print(about, style="dim")
     while True:
         try:
             line = input("\n> " if sys.stdin.isatty() else "").strip()
@@ -146,7 +149,7 @@ def converse(opening: Messages, reply: Callable[[Messages], Messages], quick: st
             if line == "/reset":
                 turns = opening
             elif line.startswith("/"):
-                notes.print(CHAT_HELP, style="dim")
+                notes.print(about, style="dim")
             elif line:
                 turns = reply([*turns, {"role": "user", "content": line}])
         except EOFError:

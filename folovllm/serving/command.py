@@ -51,7 +51,7 @@ def add_parser(choices: Any) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """MODEL, and --config FILE."""
-    text = "folder, hub id or embedded (default: embedded)"
+    text = "folder, .gguf file, hub id or embedded (default: embedded)"
     model: dict[str, Any] = {"action": OneModel, "default": argparse.SUPPRESS, "metavar": "MODEL"}
     parser.add_argument("model", nargs="?", help=text, **model)
     parser.add_argument("--model", help="the same (default: embedded)", **model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.entrypoints.cli.main import build_parser, main
+from folovllm.entrypoints.cli.parser import said_of
 from folovllm.sampling_params import SamplingParams
 
 # Without these, nothing is done: no file is written or read, nothing is said beforehand.
@@ -79,9 +81,17 @@ def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return said.out
 
 
+@pytest.mark.parametrize("indentation", ["    ", ""])  # Python 3.13 takes it out of a docstring
+def test_a_docstring_says_what_an_option_is_for(indentation: str) -> None:
+    text = f"Args:\n{indentation}port: 0: one that is free\n"
+    config = dataclasses.make_dataclass("Options", ["port"], namespace={"__doc__": text})
+    assert said_of(config) == {"port": "0: one that is free"}
+
+
 def test_a_long_help_has_pages_which_it_names(capsys: pytest.CaptureFixture[str]) -> None:
     first = printed(capsys, "serve", "--help")
     assert len(first.splitlines()) < 50
+    assert printed(capsys, "--help", "serve") == first
     words = re.findall(r"--help=(\S+)", first)
     assert {"server", "cache", "model", "all"} <= set(words)
     pages = [printed(capsys, "serve", f"--help={word}") for word in words]
@@ -90,10 +100,6 @@ def test_a_long_help_has_pages_which_it_names(capsys: pytest.CaptureFixture[str]
     assert set.union(*named[:-1]) == named[-1]  # what is in none of them is not anywhere
     assert sum(len(page) for page in named[:-1]) == len(named[-1])  # nor twice
     assert all(named)
-
-
-def test_a_command_is_asked_for_either_way(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, "--help", "quantize") == printed(capsys, "quantize", "--help")
 
 
 @pytest.mark.parametrize("word", ["max-num-seqs", "--max_num_seqs", "NUM-SEQ"])

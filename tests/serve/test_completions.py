@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import openai
 import pytest
@@ -165,3 +167,22 @@ def test_the_page_asks_no_other_host(server: Running) -> None:
         assert "http://" not in text.text.replace("http://www.w3.org", "")
         assert "https://" not in text.text
     assert httpx.get(f"{server.url}/assets/app.py").status_code == 404
+
+
+def test_the_page_of_the_routes_asks_this_server_alone(server: Running) -> None:
+    for path in ("/docs", "/redoc"):
+        page = httpx.get(server.url + path)
+        assert page.status_code == 200
+        asked = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
+        assert len(asked) >= 2
+        for each in asked:
+            assert each.startswith("/")
+            assert httpx.get(server.url + each).status_code == 200
+    assert httpx.get(f"{server.url}/openapi.json").json()["openapi"].startswith("3.1")
+
+
+def test_a_route_that_there_is_not_is_told_of(server: Running) -> None:
+    for path, hint in (("/chat/completions", "did you mean '/v1/chat/completions'?"), ("/v9", "GET /docs shows them")):
+        answer = httpx.post(f"{server.url}{path}", json={})
+        said = f"{path} must be a route of this server; {hint}"
+        assert (answer.status_code, answer.json()["error"]["message"]) == (404, said)

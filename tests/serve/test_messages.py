@@ -170,7 +170,7 @@ def test_the_key_comes_as_anthropic_s_clients_send_it() -> None:
         ("tool_choice", {"type": "tool", "name": "x"}, "tool_choice must not ask for a call without tools"),
         ("tools", [{"type": "web_search_20250305", "name": "web_search"}], "tools[0].type must be 'custom'"),
         ("messages", [{"role": "user", "content": [{"type": "image", "source": {}}]}],
-         "messages[0].content[0].type must be 'text', got 'image'"),
+         "messages[0].content[0].type must be one of 'text', 'thinking', 'tool_use', 'tool_result', got 'image'"),
         ("messages", [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f"}]}],
          "messages[0].content[0].input must be given"),
         ("output_config", {"format": {"type": "json_schema", "schema": {"type": "nonsense"}}},

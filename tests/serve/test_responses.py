@@ -188,7 +188,7 @@ def test_an_answer_that_is_cut_says_so(client: OpenAI) -> None:
         ("previous_response_id", "resp_1", "previous_response_id must be that of a stored response, got 'resp_1'"),
         ("tools", [{"type": "web_search"}], "tools[0].type must be 'function', got 'web_search'"),
         ("input", [{"type": "function_call", "call_id": "a", "name": "f"}], "input[0].arguments must be given"),
-        ("input", [{"type": "web_search_call"}], "input[0].type must be 'message', got 'web_search_call'"),
+        ("input", [{"type": "x"}], "input[0].type must be one of 'message', 'function_call', 'function_call_output', "),
         ("input", [], "input must be a list of"),
         ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
          "input[0].content[0].type must be 'text', 'input_text', 'output_text' or 'refusal', got 'input_image'"),

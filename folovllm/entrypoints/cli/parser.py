@@ -171,7 +171,7 @@ def one_line(error: object) -> str:
 def said_of(config: type[Any]) -> dict[str, str]:
     """Field -> what the class's docstring says of it."""
     names = {field.name for field in fields(config)}
-    lines = re.findall(r"^ +(\w+): (.+)$", config.__doc__ or "", re.MULTILINE)
+    lines = re.findall(r"^ *(\w+): (.+)$", config.__doc__ or "", re.MULTILINE)
     return {name: text for name, text in lines if name in names}
 
 

@@ -30,7 +30,7 @@ URL = "http://localhost:8000/v1"
 
 
 def add_parser(choices: Any) -> None:
-    text = f"Texts, completed by a server. {commands.CHAT_HELP}."
+    text = f"Texts, completed by a server. {commands.LINE_HELP}."
     parser = choices.add_parser("complete", help="let a server that runs complete texts", description=text)
     _add_options(parser, url=URL)
     add_fields(parser, SamplingParams, **{**dict.fromkeys(said_of(SamplingParams), "the server's"), "max_tokens": 128})
@@ -69,7 +69,7 @@ def complete(args: argparse.Namespace) -> int:
         server.answer("/completions", prompt=turns[-1]["content"])
         return []
 
-    return commands.converse([], reply, args.quick)
+    return commands.converse([], reply, args.quick, commands.LINE_HELP)
 
 
 def chat(args: argparse.Namespace) -> int:
@@ -90,8 +90,10 @@ class Server:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.url, self._sampling = args.url.rstrip("/"), commands.given(args, SamplingParams)
-        if urlsplit(self.url).scheme not in ("http", "https"):
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https"):
             raise wrong("--url", f"be like {URL}", args.url)
+        self.url += "" if parts.path else "/v1"  # `serve` prints its address without
         self._key = args.api_key or os.environ.get("FOLOVLLM_API_KEY") or os.environ.get("OPENAI_API_KEY")
         self.model = args.model_name or self._first_model()
         notes.print(f"{self.model} at {self.url}", style="dim", markup=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from folovllm.entrypoints.cli.parser import said_of
@@ -31,6 +31,16 @@ MAX_NAME = 64  # characters of a name that is compared with others
 def at_most(entries: int) -> Any:
     """Each limit is far above what a request needs, and so low that what is under it costs milliseconds."""
     return Field(max_length=entries, fail_fast=True)
+
+
+def by_type(otherwise: str) -> Discriminator:
+    """Which of several kinds an object is, by its `type`, or `otherwise` where it has none. Each has Tag("[type]")."""
+
+    def kind(given: Any) -> str:
+        named = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+        return f"[{named or otherwise}]"
+
+    return Discriminator(kind)
 
 
 def _bounded(given: Any) -> Any:

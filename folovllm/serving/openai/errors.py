@@ -21,6 +21,7 @@ from starlette.types import Scope
 
 from folovllm.errors import EngineDeadError
 from folovllm.serving.openai.body import CHANGES_NOTHING, MAX_FIELDS
+from folovllm.utils.checks import did_you_mean
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -124,7 +125,11 @@ def add_error_handlers(app: FastAPI) -> None:
         elif isinstance(error, TimeoutError):  # of the engine
             error = APIError(503, str(error), code="engine_stuck", headers={"Retry-After": "1"})
         elif isinstance(error, HTTPException) and not isinstance(error, APIError):
-            error = APIError(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+            text, path = str(error.detail), request.url.path
+            if error.status_code == 404:
+                hint = did_you_mean(path, [route.path for route in request.app.routes]) or "GET /docs shows them"
+                text = f"{path} must be a route of this server; {hint}"
+            error = APIError(error.status_code, text, headers=dict(error.headers or {}))
         return failed(error).response(request.scope)
 
     for kind in (HTTPException, RequestValidationError, TimeoutError, EngineDeadError):
@@ -165,6 +170,9 @@ def first_problem(problems: Sequence[Any]) -> APIError:
             taken = " or ".join(dict.fromkeys(json.dumps(value) for value in (*CHANGES_NOTHING[name], None)))
             wanted = f"must be {taken}: nothing else is supported here"
         return APIError(400, f"{param} {wanted}", param=param)
+    if first["type"] == "union_tag_invalid":
+        param, kinds = f"{param}.type", re.sub(r"[][]", "", first["ctx"]["expected_tags"])
+        return APIError(400, f"{param} must be one of {kinds}, got {reprlib.repr(first['input']['type'])}", param=param)
     if first["type"] == "missing":
         return APIError(400, f"{param} must be given", param=param)
     if first["type"] in _TOO_MUCH:

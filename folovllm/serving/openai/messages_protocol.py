@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
-from folovllm.serving.openai.body import Body, FreeJson, WholeBody, Words, at_most, described
+from folovllm.serving.openai.body import Body, FreeJson, WholeBody, Words, at_most, by_type, described
 from folovllm.serving.openai.protocol import ChatRequest
 
 
@@ -43,17 +43,12 @@ class ToolResultBlock(Body):
     is_error: bool | None = None
 
 
-def _kind(block: Any) -> str:
-    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
-    return f"[{kind if kind in ('thinking', 'tool_use', 'tool_result') else 'text'}]"
-
-
 Block = Annotated[
     Annotated[TextBlock, Tag("[text]")]
     | Annotated[ThinkingBlock, Tag("[thinking]")]
     | Annotated[ToolUseBlock, Tag("[tool_use]")]
     | Annotated[ToolResultBlock, Tag("[tool_result]")],
-    Discriminator(_kind),
+    by_type("text"),
 ]
 
 

@@ -79,9 +79,6 @@ class _EngineState(Collector):
         info.add_metric([*facts.values()], 1)
         yield info
 
-    def _labels(self, snapshot: EngineSnapshot) -> list[str]:
-        return [self.model_name, snapshot.replica or "0"]
-
 
 def _buckets(most: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
     """As Prometheus has them: each with all that is below."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
-from folovllm.serving.openai.body import Body, FreeJson, Listed, WholeBody, at_most, described
+from folovllm.serving.openai.body import Body, FreeJson, Listed, WholeBody, at_most, by_type, described
 from folovllm.serving.openai.protocol import ChatRequest, Content
 
 
@@ -51,17 +51,12 @@ class ReasoningItem(Body):
     content: Listed[ReasoningPart] | None = None
 
 
-def _kind(item: Any) -> str:
-    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
-    return f"[{kind if kind in ('function_call', 'function_call_output', 'reasoning') else 'message'}]"
-
-
 AnyItem = Annotated[
     Annotated[Item, Tag("[message]")]
     | Annotated[FunctionCallItem, Tag("[function_call]")]
     | Annotated[FunctionCallOutput, Tag("[function_call_output]")]
     | Annotated[ReasoningItem, Tag("[reasoning]")],
-    Discriminator(_kind),
+    by_type("message"),
 ]
 
 

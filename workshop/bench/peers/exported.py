@@ -25,11 +25,10 @@ import torch
 from safetensors.torch import save_file
 
 from folovllm.bench.options import add_model
-from folovllm.bench.shapes import ModelShape
 from folovllm.bench.workload import BenchModel, bench_model, dtype_of, hf_config_of
 from folovllm.entrypoints.cli.main import run_command
 from folovllm.entrypoints.cli.parser import Parser
-from folovllm.model_loader.model_files import resolve_model_path
+from folovllm.model_loader.model_files import is_gguf
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.checks import wrong
 from folovllm.utils.devices import default_device
@@ -53,6 +52,8 @@ def make_llama_cpp(setup: PeerSetup) -> list[Contestant]:
     """On the user's GGUF file, or one that is written here. Raises ValueError: no such file, or ours runs on a GPU."""
     _check_device(LLAMA_CPP, setup)
     gguf, kind = setup.options.get("gguf"), GGUF_TYPES.get(setup.options.get("quantization") or "")
+    if gguf is None and is_gguf(setup.model.path):
+        gguf = setup.model.path  # the same bytes for both
     python = (GGUF if gguf is None else LLAMA_CPP).find_python()  # before the weights are written
     if gguf is None:
         folder = _new_folder(setup)
@@ -61,8 +62,8 @@ def make_llama_cpp(setup: PeerSetup) -> list[Contestant]:
     LLAMA_CPP.find_python()
     if not Path(gguf).is_file():
         raise wrong("gguf", "be the file of the same model for the peer llama-cpp", gguf, "give --gguf FILE")
-    shape = ModelShape.of(resolve_model_path(setup.model.path, weights=False))
-    sizes, threads = [shape.layers, shape.hidden, shape.vocab], torch.get_num_threads()
+    config, threads = hf_config_of(setup.model), torch.get_num_threads()
+    sizes = [config.num_hidden_layers, config.hidden_size, config.vocab_size]
     return [Peer(LLAMA_CPP, setup, path=gguf, dtype=setup.dtype, shape=sizes, threads=threads, **setup.limits)]
 
 
