@@ -204,6 +204,11 @@ WORDS: dict[str, tuple[str, str]] = {
         "left: your changes of {name}, in which no exercise is",
         "未带过来：你对 {name} 的改动，其中没有练习",
     ),
+    "left_beside": (
+        "left: {name} ({title}), since what you wrote beside it does not fit into this milestone's file: take it over"
+        " by hand",
+        "未带过来：{name}（{title}）：你写在它旁边的代码放不进这个里程碑的文件，请手工搬过来",
+    ),
     "left_changed": (
         "left: {name} ({title}), whose code this milestone has changed",
         "未带过来：{name}（{title}）：它的代码在这个里程碑里改过",

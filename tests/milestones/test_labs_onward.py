@@ -100,6 +100,30 @@ def test_what_the_next_milestone_has_changed_stays_as_it_is_there(make_clone, tm
     assert "return 2 * x" in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
 
 
+HELPED = "return self.sum_of(x, x)\n\n    def sum_of(self, x: int, y: int) -> int:\n        return x + y"
+
+
+@pytest.mark.parametrize("has_place", [True, False])
+def test_a_helper_beside_an_exercise_goes_along_or_is_named(has_place, make_clone, tmp_path, capsys) -> None:
+    base = lab_files()["folovllm/base.py"]
+    other = "    def halve(self, x: int) -> int:\n        return x // 2\n"
+    later = f"class Other:\n{other}\n\n{base}" if has_place else f"{base}\n{other}"
+    make_clone(**{
+        "milestones/m0/folovllm/base.py": base,
+        "folovllm/base.py": later,
+        "milestones/m1/milestone.toml": files()["milestones/m1/milestone.toml"].replace(
+            'changes = ["', 'changes = ["folovllm/base.py", "'
+        ),
+    })  # fmt: skip
+    assert cli.main(["start", "m0", "m0-lab", "--lang", "en"]) == 0
+    write(tmp_path / "m0-lab", "base.py", HELPED)
+    assert cli.main(["check"]) == 0
+    assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
+    said = "carried on: m0/01-twice" if has_place else "left: m0/01-twice (Twice), since what you wrote beside it"
+    assert said in capsys.readouterr().out
+    assert ("def sum_of" in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")) == has_place
+
+
 LONG = "        first = x\n        other = x\n        return first + other\n"
 
 
