@@ -49,19 +49,19 @@ def test_rank_0_has_the_bias():
 @invariant(3)
 def test_rank_1_has_none():
     layer = Linear(1, 2, bias=True, method=RowParallelMethod(LinearMethod(), Group(1), {}))
-    expect(layer.bias, None)
+    expect(layer.bias is None, True)
 
 
 @invariant(3)
 def test_a_layer_without_a_bias_gets_none():
     layer = Linear(1, 2, method=RowParallelMethod(LinearMethod(), Group(0), {}))
-    expect(layer.bias, None)
+    expect(layer.bias is None, True)
 
 
 @invariant(3)
 def test_neither_has_rank_2():
     layer = Linear(1, 2, bias=True, method=RowParallelMethod(LinearMethod(), Group(2), {}))
-    expect(layer.bias, None)
+    expect(layer.bias is None, True)
 
 
 @invariant(4)
