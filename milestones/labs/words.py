@@ -118,7 +118,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "注意：你开始之后课程有更新：python -m milestones update",
     ),
     "and_more": ("{first} and {n} more", "{first} 等 {n} 个文件"),
-    "predict_first": ("before you code: python -m milestones predict", "动手之前：python -m milestones predict"),
+    "predict_first": (
+        "before you code: python -m milestones predict {name}",
+        "动手之前：python -m milestones predict {name}",
+    ),
     "used_last": ("no lab here; taken is the one used last: {folder}", "这里不是练习目录；用的是上次那个：{folder}"),
     # hint and solution
     "hint_of": ("Hint {n} of {total}", "提示 {n} / {total}"),
