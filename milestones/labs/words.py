@@ -7,6 +7,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "solved": ("solved", "已完成"),
     "of": ("exercise {n} of {total} · {solved} solved", "第 {n} 题，共 {total} 题 · 已完成 {solved} 题"),
     "blank": ("not written yet", "还没写"),
+    "lacks": (
+        "what you wrote lacks {names}; a method stands inside its class",
+        "你写的代码里没有 {names}；方法要写在它的类里面",
+    ),
     "read": ("read", "先读"),
     "write": ("write", "要写"),
     "takes": ("minutes", "用时"),

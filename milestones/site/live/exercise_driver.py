@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from milestones.labs import blank
 from milestones.labs.exercise import LABS, Exercise, load_exercises
 from milestones.labs.grade import of_events, stop
 from milestones.labs.told import facts, marks
@@ -63,6 +64,9 @@ def _told(exercise: Exercise, own: str, written: str, language: str, say: Callab
             grade.outcome = "solved"
         else:
             stop(grade, exercise, running, "time", "", stopped)
+    told = [] if grade.outcome == "solved" else facts(exercise, grade, language, _read)
+    if grade.outcome == "blank" and (lacking := _lacking(exercise, written)):
+        told[0] = ("", words(language, "lacks", names=", ".join(lacking)), "yellow")
     printed = grade.failure.get("printed", "").strip().splitlines()[-6:]
     number = grade.invariant
     return {
@@ -72,11 +76,17 @@ def _told(exercise: Exercise, own: str, written: str, language: str, say: Callab
         "heading": f"✔ {words(language, 'solved')}" if grade.outcome == "solved" else
         number and f"✘ {words(language, 'invariant', n=number)}",
         "asked": grade.failure.get("asked", [])[-10:],
-        "facts": [] if grade.outcome == "solved" else facts(exercise, grade, language, _read),
+        "facts": told,
         "mistake": grade.mistake,
         "printed": [words(language, "printed"), *printed] if printed else [],
         "figure": grade.figure,
     }  # fmt: skip
+
+
+def _lacking(exercise: Exercise, written: str) -> list[str]:
+    """Functions of the exercise that are not where they belong, as a method that lost its class."""
+    there = blank.functions(written)
+    return [function for function in exercise.functions if function not in there]
 
 
 def _read(path: str) -> str:
