@@ -64,9 +64,10 @@ def _told(exercise: Exercise, own: str, written: str, language: str, say: Callab
             grade.outcome = "solved"
         else:
             stop(grade, exercise, running, "time", "", stopped)
-    told = [] if grade.outcome == "solved" else facts(exercise, grade, language, _read)
+    rows = [] if grade.outcome == "solved" else facts(exercise, grade, language, _read)
     if grade.outcome == "blank" and (lacking := _lacking(exercise, written)):
-        told[0] = ("", words(language, "lacks", names=", ".join(lacking)), "yellow")
+        lacks = ("", words(language, "lacks", names=", ".join(lacking)), "yellow")
+        rows = [lacks if row[1] == words(language, "blank") else row for row in rows]
     printed = grade.failure.get("printed", "").strip().splitlines()[-6:]
     number = grade.invariant
     return {
@@ -76,7 +77,7 @@ def _told(exercise: Exercise, own: str, written: str, language: str, say: Callab
         "heading": f"✔ {words(language, 'solved')}" if grade.outcome == "solved" else
         number and f"✘ {words(language, 'invariant', n=number)}",
         "asked": grade.failure.get("asked", [])[-10:],
-        "facts": told,
+        "facts": rows,
         "mistake": grade.mistake,
         "printed": [words(language, "printed"), *printed] if printed else [],
         "figure": grade.figure,
