@@ -7,9 +7,8 @@ A mutant turns a comparison around or moves its border, changes a number by one,
 `or`, swaps two arguments, drops a `not` or a statement. And it does what learners do: rounds in another way or not at
 all, takes an empty value for None, asks once where a loop asks again, reads row 0 for every row, leaves a parameter out
 of a product, computes in float32, ends a search at the first that fits, takes out what is only to be read, does a thing
-twice, takes a thing for its copy. A whole function may walk an iterable twice, leave an argument changed, or hand out
-one list or tensor in all calls. One that computes the same as before can't be refused: the exercise's equivalent.toml
-has it, with the reason.
+twice. A whole function may walk an iterable twice, leave an argument changed, or hand out one list or tensor in all
+calls. One that computes the same as before can't be refused: the exercise's equivalent.toml has it, with the reason.
 
 Source: DeMillo, Lipton, Sayward, "Hints on test data selection" (1978).
 """
@@ -37,8 +36,6 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 SYMMETRIC = {"min", "max", "minimum", "maximum", "transpose"}  # calls whose first two arguments may change places
 NARROWER = {"double": "float", "float64": "float32"}
-COPIES = {"list", "dict", "set", "tuple"}  # calls that make one; so do these methods
-COPYING = {"copy", "clone"}
 DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Raise, ast.Break, ast.Continue, ast.If)
 
 
@@ -97,59 +94,40 @@ def _mutations(function: blank.Function) -> Iterator[tuple[str, blank.Function]]
             yield f"{_line(statement)}  ->  {_said(statement, after)}", ast.fix_missing_locations(mutated)
 
 
-WALKED = "for _ in {name}:\n    pass"
-CHANGED = """
-result = own({arguments})
-if isinstance({name}, list):
-    {name}[:] = [*{name}[::-1], *{name}[:1]]
-elif isinstance({name}, (dict, set)):
-    {name}.clear()
-elif hasattr({name}, "new_ones"):
-    {name}.copy_(1 - {name}.to(int))
-return result
-"""
-SHARED = """
-result = own({arguments})
-kept = globals().setdefault("results of {name}", {{}})
-if isinstance(result, list):
-    kept.setdefault(list, [])[:] = result
-    return kept[list]
-if hasattr(result, "new_ones"):
-    like = result.shape, result.dtype, result.device
-    return kept.setdefault(like, result.clone()).copy_(result)
-return result
-"""
+WALKED = "for _ in {name}: pass\nreturn own({arguments})"
+CHANGED = """result = own({arguments})
+if isinstance({name}, list): {name}[:] = [*{name}[::-1], *{name}[:1]]
+elif hasattr({name}, "clear"): {name}.clear()
+elif hasattr({name}, "new_ones"): {name}.copy_(1 - {name}.to(int))
+return result"""
+SHARED = """result = own({arguments})
+kept = globals().setdefault("results of {name}", dict(list=[]))
+if isinstance(result, list): kept["list"][:] = result
+if not hasattr(result, "new_ones"): return kept["list"] if isinstance(result, list) else result
+return kept.setdefault((result.shape, result.dtype, result.device), result.clone()).copy_(result)"""
 
 
 def _habits(function: blank.Function) -> Iterator[tuple[str, blank.Function]]:
     """(what the whole function does besides, the function that does it)."""
     if any(isinstance(node, ast.Yield | ast.YieldFrom | ast.Await) for node in ast.walk(function)):
         return
-    args = [*function.args.posonlyargs, *function.args.args]
-    kinds = {arg.arg: ast.unparse(arg.annotation) for arg in [*args, *function.args.kwonlyargs] if arg.annotation}
-    for name, kind in kinds.items():
+    for arg in [*function.args.args, *function.args.kwonlyargs]:
+        kind = ast.unparse(arg.annotation) if arg.annotation else ""
         if kind.startswith(("Iterable", "Iterator")):
-            yield f"walks {name} twice", _with_body(function, ast.parse(WALKED.format(name=name)).body + function.body)
+            yield f"walks {arg.arg} twice", _around(function, WALKED, arg.arg)
         if kind.startswith(("list", "dict", "set", "Tensor", "torch.Tensor", "Sequence[")):
-            yield f"changes {name}", _around(function, CHANGED, name)
+            yield f"changes {arg.arg}", _around(function, CHANGED, arg.arg)
     if function.returns is not None and ast.unparse(function.returns).startswith(("list", "Tensor", "torch.Tensor")):
         yield "hands out one result in all calls", _around(function, SHARED, function.name)
 
 
 def _around(function: blank.Function, code: str, name: str) -> blank.Function:
     """`function` with its own body in a function inside, which `code` calls."""
-    own = copy.deepcopy(function)
+    new, own = copy.deepcopy(function), copy.deepcopy(function)
     own.name, own.decorator_list, own.returns = "own", [], None
-    every = [*function.args.posonlyargs, *function.args.args]
-    arguments = [arg.arg for arg in every] + [f"{arg.arg}={arg.arg}" for arg in function.args.kwonlyargs]
-    outside = ast.parse(code.format(arguments=", ".join(arguments), name=name)).body
-    return _with_body(function, [own, *outside])
-
-
-def _with_body(function: blank.Function, body: list[ast.stmt]) -> blank.Function:
-    new = copy.copy(function)
-    new.body = body
-    return ast.fix_missing_locations(copy.deepcopy(new))
+    passed = [arg.arg for arg in own.args.args] + [f"{arg.arg}={arg.arg}" for arg in own.args.kwonlyargs]
+    new.body = [own, *ast.parse(code.format(arguments=", ".join(passed), name=name)).body]
+    return ast.fix_missing_locations(new)
 
 
 def _line(node: ast.AST) -> str:
@@ -198,12 +176,6 @@ def _slips(node: ast.AST, parameters: set[str]) -> Iterator[ast.AST]:
             method.attr = "floor"
             yield new
         case ast.Call(func=ast.Attribute(value=value, attr="float"), args=[]):
-            yield value
-        case ast.Call(func=ast.Name(id=name), args=[value], keywords=[]) if name in COPIES:
-            yield value
-        case ast.Call(func=ast.Attribute(value=value, attr=attr), args=[]) if attr in COPYING:
-            yield value
-        case ast.Subscript(value=value, slice=ast.Slice(lower=None, upper=None, step=None), ctx=ast.Load()):
             yield value
         case ast.Attribute(attr=attr) if attr in NARROWER:
             new.attr = NARROWER[attr]

@@ -40,11 +40,9 @@ def test_the_address_of_the_repository_is_written_once() -> None:
 def test_the_first_hour_is_opened_where_notebooks_are() -> None:
     for text in ("README.md", "README.zh.md", "docs/en/first-hour.md", "docs/zh/first-hour.md"):
         assert read(text).count(f"]({COLAB})") == read(text).count(f"]({CODESPACE})") == 1, text
-    container = json.loads(read(".devcontainer/devcontainer.json"))
-    (opened,) = container["customizations"]["codespaces"]["openFiles"]
-    assert (ROOT / opened) == NOTEBOOK
-    assert COLAB.endswith(f"/blob/main/{opened}")
-    (extra,) = re.findall(r"^make \.venv/\.installed-(\w+) ", container["postCreateCommand"])
+    container = read(".devcontainer/devcontainer.json")
+    assert json.loads(container)["customizations"]["codespaces"]["openFiles"] == [str(NOTEBOOK.relative_to(ROOT))]
+    (extra,) = re.findall(r"make \.venv/\.installed-(\w+) ", container)
     assert extra in PROJECT["optional-dependencies"]
 
 

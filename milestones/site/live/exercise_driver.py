@@ -65,7 +65,8 @@ def _told(exercise: Exercise, own: str, written: str, language: str, say: Callab
         else:
             stop(grade, exercise, running, "time", "", stopped)
     rows = [] if grade.outcome == "solved" else facts(exercise, grade, language, _read)
-    if grade.outcome == "blank" and (lacking := _lacking(exercise, written)):
+    lacking = [] if grade.outcome != "blank" else [f for f in exercise.functions if f not in blank.functions(written)]
+    if lacking:  # as a method that has lost its class
         lacks = ("", words(language, "lacks", names=", ".join(lacking)), "yellow")
         rows = [lacks if row[1] == words(language, "blank") else row for row in rows]
     printed = grade.failure.get("printed", "").strip().splitlines()[-6:]
@@ -82,12 +83,6 @@ def _told(exercise: Exercise, own: str, written: str, language: str, say: Callab
         "printed": [words(language, "printed"), *printed] if printed else [],
         "figure": grade.figure,
     }  # fmt: skip
-
-
-def _lacking(exercise: Exercise, written: str) -> list[str]:
-    """Functions of the exercise that are not where they belong, as a method that lost its class."""
-    there = blank.functions(written)
-    return [function for function in exercise.functions if function not in there]
 
 
 def _read(path: str) -> str:
