@@ -55,10 +55,7 @@ def show_check(console: Console, lab: Lab, exercises: list[Exercise], checked: C
     if grade.figure is not None:
         _show_figure(console, lab, exercise, grade.figure)
     console.print()
-    notes = [
-        ("outside", checked.outside),
-        ("tests_changed", checked.tests),
-    ]
+    notes = [("outside", checked.outside), ("tests_changed", checked.tests)]
     for key, files in notes:
         if files:
             console.print(Text(say(language, key, files=_some(language, files)), style="yellow"))
