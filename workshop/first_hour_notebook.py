@@ -29,6 +29,9 @@ NOTEBOOK = ROOT / "examples/first_hour.ipynb"
 LANGUAGES = ("en", "zh")
 
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]
+OWNER = REPOSITORY.removeprefix("https://github.com/")
+COLAB = f"https://colab.research.google.com/github/{OWNER}/blob/main/examples/first_hour.ipynb"
+CODESPACE = f"https://codespaces.new/{OWNER}"
 INSTALL = f"""\
 from importlib.util import find_spec
 
@@ -54,8 +57,8 @@ SAID = {
             "`run()` is the file's command line:"
         ),
         "Give your own prompts behind the name of the file, and": "Give `run()` your own prompts in quotes, and",
-        " It is also a notebook, `examples/first_hour.ipynb`, whose first cell installs the package from the "
-        "repository.": "",
+        " It is also a notebook, `examples/first_hour.ipynb`, and opens "
+        f"[in Colab]({COLAB}) or [a Codespace]({CODESPACE}).": "",
         "Two of them change the file; `git checkout examples/one_file_engine.py` takes that back.\n\n": "",
     },
     "zh": {
@@ -63,7 +66,8 @@ SAID = {
             "`run()` 就是这个文件的命令行："
         ),
         "把自己的提示词写在文件名后面；加上": "把自己的提示词加上引号交给 `run()`；加上",
-        "这一页也有 notebook 版：`examples/first_hour.ipynb`，第一个单元格会从仓库安装这个包。": "",
+        "这一页也有 notebook 版：`examples/first_hour.ipynb`，第一个单元格会从仓库安装这个包。"
+        f"可以[在 Colab 里]({COLAB})打开，也可以[在 Codespace 里]({CODESPACE})打开。": "",
         "后两种要改文件里的一行；看完用 `git checkout examples/one_file_engine.py` 改回来。\n\n": "",
     },
 }

@@ -27,8 +27,7 @@ def stack_pairs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The pair of a layer with these parts, by their outputs: A [ranks, inputs], B [outputs, ranks]; `found` has those
     of some parts."""
-    none = torch.empty(0, inputs), torch.empty(0, 0)
-    pairs = [found.get(part, (none[0], torch.empty(outs, 0))) for part, outs in parts.items()]
+    pairs = [found.get(part, (torch.empty(0, inputs), torch.empty(outs, 0))) for part, outs in parts.items()]
     return torch.cat([a for a, _ in pairs]), torch.block_diag(*(b for _, b in pairs))
 
 

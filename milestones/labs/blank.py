@@ -18,7 +18,7 @@ import tokenize
 from milestones.spec import MilestoneError
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-YOURS = "# Yours to write: python -m milestones check"
+YOURS = "# Yours to write: python -m milestones watch"
 
 
 def functions(text: str) -> dict[str, list[Function]]:

@@ -7,7 +7,8 @@ A mutant turns a comparison around or moves its border, changes a number by one,
 `or`, swaps two arguments, drops a `not` or a statement. And it does what learners do: rounds in another way or not at
 all, takes an empty value for None, asks once where a loop asks again, reads row 0 for every row, leaves a parameter out
 of a product, computes in float32, ends a search at the first that fits, takes out what is only to be read, does a thing
-twice. One that computes the same as before can't be refused: the exercise's equivalent.toml has it, with the reason.
+twice. A whole function may walk an iterable twice, leave an argument changed, or hand out one list or tensor in all
+calls. One that computes the same as before can't be refused: the exercise's equivalent.toml has it, with the reason.
 
 Source: DeMillo, Lipton, Sayward, "Hints on test data selection" (1978).
 """
@@ -52,7 +53,7 @@ def mutants(exercise: Exercise, text: str) -> list[Mutant]:
     for function in exercise.functions:
         node = blank.find(text, function, exercise.file)
         count: Counter[str] = Counter()
-        for change, mutated in _mutations(node):
+        for change, mutated in [*_mutations(node), *_habits(node)]:
             count[change] += 1
             number = f" #{count[change]}" if count[change] > 1 else ""
             found.append(Mutant(f"{function}: {change}{number}", _standing(function, mutated)))
@@ -91,6 +92,42 @@ def _mutations(function: blank.Function) -> Iterator[tuple[str, blank.Function]]
             statement = statement_of[id(node)]
             after = new if node is statement else copies[nodes.index(statement)]
             yield f"{_line(statement)}  ->  {_said(statement, after)}", ast.fix_missing_locations(mutated)
+
+
+WALKED = "for _ in {name}: pass\nreturn own({arguments})"
+CHANGED = """result = own({arguments})
+if isinstance({name}, list): {name}[:] = [*{name}[::-1], *{name}[:1]]
+elif hasattr({name}, "clear"): {name}.clear()
+elif hasattr({name}, "new_ones"): {name}.copy_(1 - {name}.to(int))
+return result"""
+SHARED = """result = own({arguments})
+kept = globals().setdefault("results of {name}", dict(list=[]))
+if isinstance(result, list): kept["list"][:] = result
+if not hasattr(result, "new_ones"): return kept["list"] if isinstance(result, list) else result
+return kept.setdefault((result.shape, result.dtype, result.device), result.clone()).copy_(result)"""
+
+
+def _habits(function: blank.Function) -> Iterator[tuple[str, blank.Function]]:
+    """(what the whole function does besides, the function that does it)."""
+    if any(isinstance(node, ast.Yield | ast.YieldFrom | ast.Await) for node in ast.walk(function)):
+        return
+    for arg in [*function.args.args, *function.args.kwonlyargs]:
+        kind = ast.unparse(arg.annotation) if arg.annotation else ""
+        if kind.startswith(("Iterable", "Iterator")):
+            yield f"walks {arg.arg} twice", _around(function, WALKED, arg.arg)
+        if kind.startswith(("list", "dict", "set", "Tensor", "torch.Tensor", "Sequence[")):
+            yield f"changes {arg.arg}", _around(function, CHANGED, arg.arg)
+    if function.returns is not None and ast.unparse(function.returns).startswith(("list", "Tensor", "torch.Tensor")):
+        yield "hands out one result in all calls", _around(function, SHARED, function.name)
+
+
+def _around(function: blank.Function, code: str, name: str) -> blank.Function:
+    """`function` with its own body in a function inside, which `code` calls."""
+    new, own = copy.deepcopy(function), copy.deepcopy(function)
+    own.name, own.decorator_list, own.returns = "own", [], None
+    passed = [arg.arg for arg in own.args.args] + [f"{arg.arg}={arg.arg}" for arg in own.args.kwonlyargs]
+    new.body = [own, *ast.parse(code.format(arguments=", ".join(passed), name=name)).body]
+    return ast.fix_missing_locations(new)
 
 
 def _line(node: ast.AST) -> str:

@@ -22,7 +22,7 @@ from milestones.labs import blank
 from milestones.labs.exercise import OWN, Exercise, load_exercises
 from milestones.labs.grade import grade
 from milestones.labs.lab import Lab
-from milestones.sources import File, merge
+from milestones.sources import File, Snapshot, merge
 from milestones.spec import MilestoneError
 from milestones.trees import write_tree
 
@@ -48,8 +48,10 @@ def carry_on(lab: Lab, before: Lab, course: Course) -> Iterator[tuple[str, Exerc
     each exercise, as soon as that is known: "carried"; "merged_on", with the changes of the milestones between;
     "left_blank", as there is nothing; "left_open", an open task; "left_changed", as these changes are in the same
     lines, or in what its judge calls, and the newer function is left as it is; "left_refused", as its judge refuses it
-    here."""
+    here; "left_beside", as it is refused without what was written beside it, such as a helper, for which this milestone
+    leaves no room."""
     carried: list[Exercise] = []
+    with_helpers: set[str] = set()  # files that have what was written beside the exercises
     handed_out = before.base()
     there, here = course.tree(before.number), course.tree(lab.number)
     asked = {(e.file, function) for e in load_exercises(course.snapshot, lab.number) for function in e.functions}
@@ -67,15 +69,20 @@ def carry_on(lab: Lab, before: Lab, course: Course) -> Iterator[tuple[str, Exerc
         if new is None:
             yield "left_changed", exercise
             continue
+        is_alone = False
+        if file not in with_helpers and (helpers := _beside(before, course, handed_out, file, new)):
+            joined = merge(new.encode(), *helpers)
+            new, is_alone = (new, True) if joined is None else (joined.decode("utf-8"), False)
         path.write_bytes(new.encode("utf-8"))
         if grade(exercise, lab.folder, here, language=lab.language).outcome == "solved":
             carried.append(exercise)
+            with_helpers |= set() if is_alone else {file}
             yield ("carried" if is_same(exercise, there[file], here[file]) else "merged_on"), exercise
             continue
         path.write_bytes(old.encode("utf-8"))
         # A judge that refuses the course's own code knows too little of what the milestones between have changed.
         is_judged = grade(exercise, lab.folder, here, language=lab.language).outcome == "solved"
-        yield ("left_refused" if is_judged else "left_changed"), exercise
+        yield ("left_beside" if is_alone and is_judged else "left_refused" if is_judged else "left_changed"), exercise
     if carried:
         lab.carried = [exercise.id for exercise in carried]
         lab.save()
@@ -96,6 +103,19 @@ def _merged(exercise: Exercise, text: str, mine: str, there: File, here: File) -
             return None
         text = blank.replace(text, function, source.decode("utf-8"), exercise.file)
     return text
+
+
+def _beside(lab: Lab, course: Course, handed_out: Snapshot, file: str, new: str) -> tuple[bytes, bytes] | None:
+    """The file as handed out and as it is in the folder, the exercises' functions in both as `new` has them: what
+    is left between the two is what the learner wrote beside. None where that is nothing."""
+    exercises = [*carried_exercises(lab, course), *load_exercises(course.snapshot, lab.number)]
+    texts = [handed_out[file].data.decode("utf-8"), lab.read(file)]
+    try:
+        for exercise in (each for each in exercises if each.file == file):
+            texts = [exercise.with_functions_of(exercise.blanked(text), new) for text in texts]
+    except MilestoneError:  # a function is gone
+        return None
+    return None if texts[0] == texts[1] else (texts[0].encode(), texts[1].encode())
 
 
 def carried_exercises(lab: Lab, course: Course) -> list[Exercise]:

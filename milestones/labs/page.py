@@ -17,10 +17,7 @@ from dataclasses import dataclass
 
 from milestones.spec import MilestoneError
 
-HEADINGS = {
-    "en": ("Task", "Hints", "Predict", "Mistakes"),
-    "zh": ("任务", "提示", "预测", "常见错误"),
-}
+HEADINGS = {"en": ("Task", "Hints", "Predict", "Mistakes"), "zh": ("任务", "提示", "预测", "常见错误")}
 NUM_HINTS = 3
 _ITEM = re.compile(r"(\d+)\. +(.*)")
 _FENCE = re.compile(r" *(?:\d+\. +)?```")  # a hint may begin with one

@@ -55,10 +55,7 @@ def show_check(console: Console, lab: Lab, exercises: list[Exercise], checked: C
     if grade.figure is not None:
         _show_figure(console, lab, exercise, grade.figure)
     console.print()
-    notes = [
-        ("outside", checked.outside),
-        ("tests_changed", checked.tests),
-    ]
+    notes = [("outside", checked.outside), ("tests_changed", checked.tests)]
     for key, files in notes:
         if files:
             console.print(Text(say(language, key, files=_some(language, files)), style="yellow"))
@@ -150,7 +147,7 @@ def _task(lab: Lab, exercise: Exercise) -> RenderableType:
     if page.rest:
         parts += ["", Prose(page.rest)]
     if len(lab.done(exercise).predictions) < len(page.questions):
-        parts += ["", Text(say(language, "predict_first"), style="dim")]
+        parts += ["", Text(say(language, "predict_first", name=exercise.name), style="dim")]
     return Group(*parts)
 
 
@@ -171,12 +168,11 @@ def show_next(console: Console, lab: Lab, exercises: list[Exercise], checked: Ch
     language, exercise, grade = lab.language, checked.exercise, checked.grade
     todo = next((e for e in exercises if not lab.is_solved(e)), None)
     if grade.outcome != "solved":
-        command = "python -m milestones hint" if todo is exercise else f"python -m milestones hint {exercise.name}"
+        command = "watch" if grade.outcome == "blank" else "hint"
+        command += "" if todo is exercise else f" {exercise.name}"
         if grade.outcome == "needs":
-            command = f"python -m milestones check {grade.problem.rpartition('/')[2]}"
-        elif grade.outcome == "blank":
-            command = "python -m milestones check"
-        console.print(Text.assemble((f"{say(language, 'next')}  ", "dim"), command))
+            command = f"check {grade.problem.rpartition('/')[2]}"
+        console.print(Text.assemble((f"{say(language, 'next')}  ", "dim"), f"python -m milestones {command}"))
     else:
         command = f"python -m milestones compare {exercise.name}"
         console.print(Text.assemble((f"{say(language, 'others')}  ", "dim"), command))

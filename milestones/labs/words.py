@@ -7,6 +7,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "solved": ("solved", "已完成"),
     "of": ("exercise {n} of {total} · {solved} solved", "第 {n} 题，共 {total} 题 · 已完成 {solved} 题"),
     "blank": ("not written yet", "还没写"),
+    "lacks": (
+        "what you wrote lacks {names}; a method stands inside its class",
+        "你写的代码里没有 {names}；方法要写在它的类里面",
+    ),
     "read": ("read", "先读"),
     "write": ("write", "要写"),
     "takes": ("minutes", "用时"),
@@ -118,7 +122,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "注意：你开始之后课程有更新：python -m milestones update",
     ),
     "and_more": ("{first} and {n} more", "{first} 等 {n} 个文件"),
-    "predict_first": ("before you code: python -m milestones predict", "动手之前：python -m milestones predict"),
+    "predict_first": (
+        "before you code: python -m milestones predict {name}",
+        "动手之前：python -m milestones predict {name}",
+    ),
     "used_last": ("no lab here; taken is the one used last: {folder}", "这里不是练习目录；用的是上次那个：{folder}"),
     # hint and solution
     "hint_of": ("Hint {n} of {total}", "提示 {n} / {total}"),
@@ -203,6 +210,11 @@ WORDS: dict[str, tuple[str, str]] = {
     "left_file": (
         "left: your changes of {name}, in which no exercise is",
         "未带过来：你对 {name} 的改动，其中没有练习",
+    ),
+    "left_beside": (
+        "left: {name} ({title}), since what you wrote beside it does not fit into this milestone's file: take it over"
+        " by hand",
+        "未带过来：{name}（{title}）：你写在它旁边的代码放不进这个里程碑的文件，请手工搬过来",
     ),
     "left_changed": (
         "left: {name} ({title}), whose code this milestone has changed",

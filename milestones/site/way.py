@@ -99,11 +99,11 @@ def render_exercise(id: str, lang: str, read: Read) -> str:
     milestone, number = id.partition("/")[0], found.number
     if lang == "zh":
         head = f"练习 {number}：{found.title}（约 {found.minutes} 分钟）"
-        text = f"在[练习目录](index.md#exercises)里运行 `python -m milestones check {number}`。"
+        text = f"在[练习目录](index.md#exercises)里运行 `python -m milestones watch {number}`。"
     else:
         head = f"Exercise {number}: {found.title} (about {found.minutes} minutes)"
         folder = f"[{milestone.upper()}'s exercises](index.md#exercises)"
-        text = f"In the folder of {folder}: `python -m milestones check {number}`"
+        text = f"In the folder of {folder}: `python -m milestones watch {number}`"
     return f"> [!TIP]\n> **{head}**\n>\n> {text}"
 
 

@@ -54,9 +54,11 @@ from typing import cast
 def later(metrics):
     return None if metrics.first_token_time is None else metrics.first_token_time - metrics.arrival_time
 """
-    specs = [spec(exercise, text, "zh") for text in (blank, unread, helper)]
-    first, second, third = (answer["found"] for answer in Driver(tmp_path, "exercises-m0")(*specs))
+    stray = "def ttft(self):\n    return 1.0\n"
+    specs = [spec(exercise, text, "zh") for text in (blank, unread, helper, stray)]
+    first, second, third, fourth = (answer["found"] for answer in Driver(tmp_path, "exercises-m0")(*specs))
     assert (first["outcome"], first["facts"][0][1]) == ("blank", say("zh", "blank"))
+    assert fourth["facts"][0][1] == say("zh", "lacks", names="RequestMetrics.ttft")
     assert second["facts"] == [
         ["", say("zh", "syntax", text="invalid syntax"), "red"],
         ["你的代码", "first-token.py:5", "cyan"],

@@ -191,4 +191,4 @@ def test_the_box_names_the_exercise_its_minutes_and_the_command(language):
     _, head, _, text = box.splitlines()
     assert exercise.pages[language].title in head
     assert re.search(rf"\b{exercise.minutes}\b", head)
-    assert "`python -m milestones check 5`" in text
+    assert "`python -m milestones watch 5`" in text

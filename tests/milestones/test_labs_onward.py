@@ -40,6 +40,20 @@ def files(**changes: str) -> dict[str, str]:
             "folovllm/engine.py": ENGINE, **changes}  # fmt: skip
 
 
+def later(base: str, newer: str) -> dict[str, str]:
+    """m1 has another base.py."""
+    toml = files()["milestones/m1/milestone.toml"].replace('changes = ["', 'changes = ["folovllm/base.py", "')
+    return {"milestones/m0/folovllm/base.py": base, "folovllm/base.py": newer, "milestones/m1/milestone.toml": toml}
+
+
+def go_on(folder: Path, body: str) -> None:
+    """m0 solved with this body, and m1 begun from it."""
+    assert cli.main(["start", "m0", "m0-lab", "--lang", "en"]) == 0
+    write(folder / "m0-lab", "base.py", body)
+    assert cli.main(["check"]) == 0
+    assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
+
+
 @pytest.fixture
 def make_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def make(**changes: str) -> Path:
@@ -87,17 +101,30 @@ def test_what_was_solved_is_carried_on_and_counts_as_handed_out(make_clone, tmp_
 
 
 def test_what_the_next_milestone_has_changed_stays_as_it_is_there(make_clone, tmp_path, capsys) -> None:
-    make_clone(**{
-        "milestones/m0/folovllm/base.py": lab_files()["folovllm/base.py"],
-        "folovllm/base.py": lab_files()["folovllm/base.py"].replace("return x + x", "return 2 * x"),
-        "milestones/m1/milestone.toml": files()["milestones/m1/milestone.toml"].replace(
-            'changes = ["', 'changes = ["folovllm/base.py", "'
-        ),
-    })  # fmt: skip
+    make_clone(
+        **later(
+            lab_files()["folovllm/base.py"], lab_files()["folovllm/base.py"].replace("return x + x", "return 2 * x")
+        )
+    )
     solve_m0(tmp_path / "m0-lab")
     assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
     assert "left: m0/01-twice" in capsys.readouterr().out
     assert "return 2 * x" in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
+
+
+HELPED = "return self.sum_of(x, x)\n\n    def sum_of(self, x: int, y: int) -> int:\n        return x + y"
+
+
+@pytest.mark.parametrize("has_place", [True, False])
+def test_a_helper_beside_an_exercise_goes_along_or_is_named(has_place, make_clone, tmp_path, capsys) -> None:
+    base = lab_files()["folovllm/base.py"]
+    other = "    def halve(self, x: int) -> int:\n        return x // 2\n"
+    newer = f"class Other:\n{other}\n\n{base}" if has_place else f"{base}\n{other}"
+    make_clone(**later(base, newer))
+    go_on(tmp_path, HELPED)
+    said = "carried on: m0/01-twice" if has_place else "left: m0/01-twice (Twice), since what you wrote beside it"
+    assert said in capsys.readouterr().out
+    assert ("def sum_of" in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")) == has_place
 
 
 LONG = "        first = x\n        other = x\n        return first + other\n"
@@ -114,17 +141,8 @@ def test_what_the_next_milestone_has_changed_is_merged_where_it_was_not_written_
     mine, said, make_clone, tmp_path, capsys
 ) -> None:
     base = lab_files()["folovllm/base.py"].replace("        return x + x\n", LONG)
-    make_clone(**{
-        "milestones/m0/folovllm/base.py": base,
-        "folovllm/base.py": base.replace("return first + other\n", "result = first + other\n        return result\n"),
-        "milestones/m1/milestone.toml": files()["milestones/m1/milestone.toml"].replace(
-            'changes = ["', 'changes = ["folovllm/base.py", "'
-        ),
-    })  # fmt: skip
-    assert cli.main(["start", "m0", "m0-lab", "--lang", "en"]) == 0
-    write(tmp_path / "m0-lab", "base.py", mine)
-    assert cli.main(["check"]) == 0
-    assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
+    make_clone(**later(base, base.replace("return first + other\n", "result = first + other\n        return result\n")))
+    go_on(tmp_path, mine)
     assert said in capsys.readouterr().out
     text = (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
     assert ("return result" in text, "first = 0 + x" in text) == (True, said != "left: ")
@@ -135,13 +153,7 @@ def test_what_the_judge_cannot_judge_in_the_next_milestone_is_not_said_to_be_wro
 ) -> None:
     base = lab_files()["folovllm/base.py"]
     made_otherwise = "class Base:\n    def __init__(self, of: int) -> None:\n        self.of = of\n\n"
-    make_clone(**{
-        "milestones/m0/folovllm/base.py": base,
-        "folovllm/base.py": base.replace("class Base:\n", made_otherwise),
-        "milestones/m1/milestone.toml": files()["milestones/m1/milestone.toml"].replace(
-            'changes = ["', 'changes = ["folovllm/base.py", "'
-        ),
-    })  # fmt: skip
+    make_clone(**later(base, base.replace("class Base:\n", made_otherwise)))
     solve_m0(tmp_path / "m0-lab")
     capsys.readouterr()
     assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0

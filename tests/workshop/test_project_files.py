@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 import folovllm
+from workshop.first_hour_notebook import CODESPACE, COLAB, NOTEBOOK
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -33,6 +35,15 @@ def test_the_address_of_the_repository_is_written_once() -> None:
         assert set(re.findall(r"https://[\w-]+\.github\.io/[\w-]+/", read(readme))) == {site}
     replacements = re.findall(r"^replacement = .*?https://[^/]+/([^/]+/[^/]+)/", read("pyproject.toml"), re.MULTILINE)
     assert replacements == [address.removeprefix("https://github.com/")] * 2
+
+
+def test_the_first_hour_is_opened_where_notebooks_are() -> None:
+    for text in ("README.md", "README.zh.md", "docs/en/first-hour.md", "docs/zh/first-hour.md"):
+        assert read(text).count(f"]({COLAB})") == read(text).count(f"]({CODESPACE})") == 1, text
+    container = read(".devcontainer/devcontainer.json")
+    assert json.loads(container)["customizations"]["codespaces"]["openFiles"] == [str(NOTEBOOK.relative_to(ROOT))]
+    (extra,) = re.findall(r"make \.venv/\.installed-(\w+) ", container)
+    assert extra in PROJECT["optional-dependencies"]
 
 
 def test_one_version_with_one_date() -> None:

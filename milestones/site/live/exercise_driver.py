@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from milestones.labs import blank
 from milestones.labs.exercise import LABS, Exercise, load_exercises
 from milestones.labs.grade import of_events, stop
 from milestones.labs.told import facts, marks
@@ -63,6 +64,11 @@ def _told(exercise: Exercise, own: str, written: str, language: str, say: Callab
             grade.outcome = "solved"
         else:
             stop(grade, exercise, running, "time", "", stopped)
+    rows = [] if grade.outcome == "solved" else facts(exercise, grade, language, _read)
+    lacking = [] if grade.outcome != "blank" else [f for f in exercise.functions if f not in blank.functions(written)]
+    if lacking:  # as a method that has lost its class
+        lacks = ("", words(language, "lacks", names=", ".join(lacking)), "yellow")
+        rows = [lacks if row[1] == words(language, "blank") else row for row in rows]
     printed = grade.failure.get("printed", "").strip().splitlines()[-6:]
     number = grade.invariant
     return {
@@ -72,7 +78,7 @@ def _told(exercise: Exercise, own: str, written: str, language: str, say: Callab
         "heading": f"✔ {words(language, 'solved')}" if grade.outcome == "solved" else
         number and f"✘ {words(language, 'invariant', n=number)}",
         "asked": grade.failure.get("asked", [])[-10:],
-        "facts": [] if grade.outcome == "solved" else facts(exercise, grade, language, _read),
+        "facts": rows,
         "mistake": grade.mistake,
         "printed": [words(language, "printed"), *printed] if printed else [],
         "figure": grade.figure,

@@ -85,3 +85,10 @@ def test_so_is_the_beginning_of_the_stream():
     x = torch.tensor([1.0, 7.0])
     norm(x, 1.0, 1.0)
     expect(x, [1.0, 7.0])
+
+
+@invariant(5)
+def test_and_so_is_the_weight():
+    x, weight = torch.tensor([1.0, 7.0]), torch.tensor([10.0, -1.0])
+    rms_norm(x, None, weight, 1e-6)
+    expect(weight, [10.0, -1.0])

@@ -91,6 +91,16 @@ def test_so_is_what_is_turned():
     expect(x.flatten(), [1.0, 2.0, 3.0, 4.0])
 
 
+@invariant(3)
+def test_all_layers_turn_by_the_same_rows():
+    positions, q = torch.tensor([9]), torch.tensor([1.0, 0.0, 0.0, 0.0]).view(1, 1, 4)
+    rows = ROTARY(positions)
+    first, second = apply_rotary(q, *rows), apply_rotary(2 * q, *rows)
+    expect_close([float(first[0, 0, 0]), float(second[0, 0, 0])], [cos(9), 2 * cos(9)])
+    expect(positions.tolist(), [9])
+    expect_close((rows[0] ** 2 + rows[1] ** 2).flatten(), [1.0] * 4)
+
+
 @invariant(4)
 def test_the_dtype_is_that_of_x():
     x = torch.ones(1, 1, 4, dtype=torch.bfloat16)

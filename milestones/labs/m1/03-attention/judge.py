@@ -32,6 +32,14 @@ def test_equal_scores_make_a_mean():
 
 
 @invariant(1)
+def test_each_call_has_its_own_mean():
+    dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=1.0)
+    q, k = one_head(0.0), one_head(1.0, 2.0).transpose(0, 1)
+    first, second = (dense._attend(q, k, v.transpose(0, 1)) for v in (one_head(1.0, 3.0), one_head(5.0, 9.0)))
+    expect_close([first.item(), second.item()], [2.0, 7.0])
+
+
+@invariant(1)
 def test_a_score_is_a_logarithm_of_a_weight():
     dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=1.0)
     q, k, v = one_head(log(3)), one_head(0.0, 1.0), one_head(0.0, 4.0)  # weights 1 : 3
@@ -123,6 +131,14 @@ def test_the_cache_is_only_read():
     cache = torch.tensor([1.0, 2.0, 3.0, nan, 4.0, 5.0, 6.0, nan]).view(2, 1, 4, 1, 1)
     dense.forward(one_head(1.0, 2.0), cache, metadata([2], seq_lens=[2], blocks=[0]))
     expect_close(cache.flatten(), [1.0, 2.0, 3.0, nan, 4.0, 5.0, 6.0, nan])
+
+
+@invariant(5)
+def test_each_layer_has_a_result_of_its_own():
+    dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=1.0)
+    caches = [torch.full((2, 1, 4, 1, 1), value) for value in (3.0, 8.0)]
+    outs = [dense.forward(one_head(0.0), cache, metadata([1], seq_lens=[2], blocks=[0])) for cache in caches]
+    expect_close([out.item() for out in outs], [3.0, 8.0])
 
 
 @invariant(5)

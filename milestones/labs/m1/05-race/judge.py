@@ -33,6 +33,13 @@ def test_a_large_weight_is_fast():
     expect(draw_exponential_race(Candidates(weights), noise), [1])
 
 
+@invariant(1)
+def test_each_draw_has_its_own_winner():
+    noise = torch.tensor([[0.7, 1.8, 2.0]])
+    first, second = (draw_exponential_race(Candidates(torch.tensor([[w, 3.0, 1.0]])), noise) for w in (1.0, 5.0))
+    expect([first.item(), second.item()], [1, 0])
+
+
 @invariant(2)
 def test_weight_zero_never_wins():
     weights = torch.tensor([[0.0, 1.0]])
@@ -159,3 +166,10 @@ def test_the_weights_are_read_only():
     candidates = Candidates(weights, torch.tensor([[0, 1, 2]]), torch.tensor([[1]]))
     draw_exponential_race(candidates, torch.ones(1, 3))
     expect(weights.tolist(), torch.tensor([[1.0, 0.9, 0.8]]).tolist())
+
+
+@invariant(7)
+def test_so_is_the_noise():
+    noise = torch.tensor([[0.5, 1.75, 2.0]])
+    draw_exponential_race(Candidates(torch.tensor([[1.0, 3.0, 1.0]])), noise)
+    expect(noise.tolist(), [[0.5, 1.75, 2.0]])

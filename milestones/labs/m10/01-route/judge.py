@@ -63,7 +63,8 @@ def test_of_equal_experts_the_lower_number_comes_first():
 @invariant(4)
 def test_so_it_is_in_a_large_batch():
     logits = torch.zeros(200, 40)
-    expect(route(logits, 2, renormalize=False).experts.unique(dim=0).tolist(), [[0, 1]])
+    experts = route(logits, 2, renormalize=False).experts
+    expect(bool((experts == torch.tensor([0, 1])).all()), True)
 
 
 @invariant(4)

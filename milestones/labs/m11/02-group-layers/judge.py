@@ -86,3 +86,10 @@ def test_block_size_and_chunk_come_along():
 @invariant(6)
 def test_what_is_returned_can_be_hashed():
     expect(isinstance(hash(group_layers([None, 8], [HEADS] * 2, 4, 32)), int), True)
+
+
+@invariant(6)
+def test_what_is_given_stays_as_it_is():
+    windows, kv_heads = [None, 8, 4], [HEADS, (2, 32), HEADS]
+    group_layers(windows, kv_heads, 4, 32)
+    expect((windows, kv_heads), ([None, 8, 4], [HEADS, (2, 32), HEADS]))

@@ -26,13 +26,32 @@ def test_slots_that_do_not_occur_have_no_group():
 
 @invariant(2)
 def test_the_rows_of_a_large_group_rise():
-    slots = [(7 * row) % 3 for row in range(90)]
-    expect(grouped(*slots)[2], [row for slot in range(3) for row in range(90) if slots[row] == slot])
+    slots = [(7 * row) % 3 for row in range(1200)]
+    rows = [row for slot in range(3) for row in range(1200) if slots[row] == slot]
+    expect(grouped(*slots)[2] == rows, True)
+
+
+@invariant(2)
+def test_there_may_be_many_slots():
+    expect(grouped(300, 2, 300), [[2, 300], [1, 3], [1, 0, 2]])
 
 
 @invariant(3)
 def test_rows_without_an_adapter_are_left_out():
     expect(grouped(0, 0, 2, -1, 2, 1), [[0, 1, 2], [2, 3, 5], [0, 1, 5, 2, 4]])
+
+
+@invariant(4)
+def test_the_slots_stay_as_they_are():
+    slots = torch.tensor([2, -1, 0])
+    group_rows(slots)
+    expect(slots.tolist(), [2, -1, 0])
+
+
+@invariant(4)
+def test_each_step_has_groups_of_its_own():
+    first, second = group_rows(torch.tensor([1, 0])), group_rows(torch.tensor([2, 4]))
+    expect([first.rows.tolist(), first.slots.tolist(), second.slots.tolist()], [[1, 0], [0, 1], [2, 4]])
 
 
 @invariant(4)

@@ -25,6 +25,22 @@ def test_the_order_is_that_of_the_layer():
     expect(stacked(v=V, q=Q), stacked(q=Q, v=V))
 
 
+@invariant(1)
+def test_a_layer_of_two_parts_with_three_inputs():
+    a, b = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]]), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    found = {"up": (a, b)}
+    both = stack_pairs(found, {"gate": 1, "up": 2}, 3)
+    expect([each.tolist() for each in both], [[[1, 0, 2], [0, 1, 0]], [[0, 0], [1, 2], [3, 4]]])
+    expect([*found], ["up"])
+
+
+@invariant(1)
+def test_each_layer_has_a_pair_of_its_own():
+    first, second = stack_pairs({"q": Q}, PARTS, 2), stack_pairs({"q": (2 * Q[0], 3 * Q[1])}, PARTS, 2)
+    expect([first[0].tolist(), second[0].tolist()], [[[1, 2]], [[2, 4]]])
+    expect([first[1][0].item(), second[1][0].item()], [3, 9])
+
+
 @invariant(2)
 def test_blocks_lie_on_the_diagonal():
     expect(stacked(q=Q, k=K, v=V)[1], [[3, 0, 0, 0], [4, 0, 0, 0], [0, 1, 2, 0], [0, 0, 0, 7]])

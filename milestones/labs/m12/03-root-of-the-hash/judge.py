@@ -16,13 +16,25 @@ def test_another_adapter_has_another_root():
 
 
 @invariant(1)
+def test_one_byte_is_enough():
+    others = [A[:at] + b"b" + A[at + 1 :] for at in range(32)]
+    expect(differ((None, A), *((None, other) for other in others)), 33)
+
+
+@invariant(1)
 def test_another_salt_has_another_root():
     expect(differ(("s", A), ("t", A), (None, A)), 3)
 
 
 @invariant(1)
+def test_every_character_of_a_salt_counts():
+    salts = ["s", "S", "s ", " s", "é", r"\xe9", "s" * 1000, "s" * 1000 + "t"]
+    expect(differ(*((salt, A) for salt in salts)), len(salts))
+
+
+@invariant(1)
 def test_the_same_have_the_same():
-    expect(root_of("s", A) == root_of("s", bytes(A)), True)
+    expect(root_of("s", A) == root_of("s", bytes(bytearray(A))), True)
 
 
 @invariant(2)
@@ -45,8 +57,16 @@ def test_no_salt_looks_like_an_adapter():
         "lora" + "a" * 32 + "salts",
         "a" * 32 + "s",
         "a" * 32 + "salts",
+        "slora" + "a" * 32,
     ]
     expect(differ((None, A), ("s", A), *((text, b"") for text in texts)), 2 + len(texts))
+
+
+@invariant(4)
+@pytest.mark.parametrize("byte", list(b"\0\n ,-/:;_|"))
+def test_an_adapter_may_begin_with_any_byte(byte):
+    salts = [chr(byte) * length for length in range(24, 33)]
+    expect(differ((None, bytes([byte]) * 32), *((salt, b"") for salt in salts)), 1 + len(salts))
 
 
 @invariant(4)

@@ -5,7 +5,7 @@ from folovllm.lora.request import Pair
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.lora import LoRALayers
 from folovllm.models.shard import Shard
-from lab_judge import expect, invariant
+from lab_judge import expect, expect_close, invariant
 
 SPEC = DecoderSpec(
     vocab_size=10, hidden_size=4, intermediate_size=6, num_layers=1, num_heads=2, num_kv_heads=2, head_size=3,
@@ -18,12 +18,19 @@ def shard(rank):
     return Shard(rank, SPEC, heads, heads, range(3 * rank, 3 * rank + 3), range(5 * rank, 5 * rank + 5), {})
 
 
-def part(rank, name, inputs, outs, scale=0.5):
+def pair_of(inputs, outs, dtype, scale):
+    a, b = (torch.arange(2 * size).view(shape).to(dtype) for size, shape in ((inputs, (2, inputs)), (outs, (outs, 2))))
+    return Pair(a, b, scale)
+
+
+def layers_of(rank):
     layers = LoRALayers.__new__(LoRALayers)
     layers.shard = None if rank is None else shard(rank)
-    a = torch.arange(2 * inputs).view(2, inputs).to(torch.bfloat16)
-    b = torch.arange(outs * 2).view(outs, 2).to(torch.bfloat16)
-    return layers._part_of(f"model.layers.0.{name}", Pair(a, b, scale))
+    return layers
+
+
+def part(rank, name, inputs, outs, scale=0.5):
+    return layers_of(rank)._part_of(f"model.layers.0.{name}", pair_of(inputs, outs, torch.bfloat16, scale))
 
 
 @invariant(1)
@@ -36,6 +43,27 @@ def test_the_scale_is_inside_b():
 @pytest.mark.parametrize("rank", [None, 0])
 def test_both_are_float32(rank):
     expect([str(each.dtype) for each in part(rank, "self_attn.q_proj", 4, 6)], ["torch.float32"] * 2)
+
+
+@invariant(1)
+def test_the_scaled_numbers_are_those_of_float32():
+    _, b = part(None, "self_attn.q_proj", 2, 2, scale=1 / 3)
+    expect_close(b, torch.tensor([[0.0, 1 / 3], [2 / 3, 1.0]]), atol=1e-6)
+
+
+@invariant(1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_adapter_stays_as_it_is(dtype):
+    pair, layers = pair_of(4, 6, dtype, 0.5), layers_of(0)
+    layers._part_of("model.layers.0.self_attn.q_proj", pair)
+    expect(pair.b.tolist(), [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]])
+
+
+@invariant(1)
+def test_each_adapter_has_its_own_part():
+    layers, name = layers_of(1), "model.layers.0.self_attn.q_proj"
+    parts = [layers._part_of(name, pair_of(4, 6, torch.float32, scale))[1] for scale in (1.0, 2.0)]
+    expect([each[0].tolist() for each in parts], [[6, 7], [12, 14]])
 
 
 @invariant(2)
@@ -58,3 +86,11 @@ def test_outputs_are_bs_rows(name, rank):
 def test_inputs_are_as_columns(name, rank):
     whole, mine = part(None, name, 6, 4), part(rank, name, 6, 4)
     expect([mine[0].tolist(), mine[1].tolist()], [whole[0][:, 3 * rank : 3 * rank + 3].tolist(), whole[1].tolist()])
+
+
+@invariant(4)
+def test_parts_need_not_be_equal():
+    layers = layers_of(0)
+    layers.shard = Shard(0, SPEC, range(1), range(1), range(4), range(5), {})
+    a, b = layers._part_of("model.layers.0.mlp.down_proj", pair_of(6, 4, torch.float32, 1.0))
+    expect([a.tolist(), list(b.shape)], [[[0, 1, 2, 3], [6, 7, 8, 9]], [4, 2]])

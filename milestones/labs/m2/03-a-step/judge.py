@@ -176,6 +176,16 @@ def test_they_come_in_the_order_of_the_step():
     expect(work(output), [("b-0", 3), ("c-0", 3), ("a-0", 3)])  # the step is only read
 
 
+@invariant(6)
+def test_each_step_has_a_list_of_its_own():
+    scheduler = make_scheduler()
+    scheduler.add_request(request("a", num_tokens=3))
+    first = scheduler.update_from_output(scheduler.schedule(), [50])
+    scheduler.add_request(request("b", num_tokens=3))
+    second = scheduler.update_from_output(scheduler.schedule(), [51, 52])
+    expect([[seq.seq_id for seq, _ in gained] for gained in (first, second)], [["a-0"], ["a-0", "b-0"]])
+
+
 @invariant(7)
 def test_an_aborted_one_is_passed_over():
     scheduler = make_scheduler()

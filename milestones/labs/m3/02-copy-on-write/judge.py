@@ -223,3 +223,12 @@ def test_each_call_returns_its_own_copies():
     parent, child = parent_of(kv, 9), sequence("child", 10)
     kv.fork(parent, child, 9)
     expect([kv.allocate_slots([(child, 1)]), kv.allocate_slots([(child, 1)])], [[(3, 4)], []])
+
+
+@invariant(5)
+def test_the_list_of_sequences_is_only_read():
+    kv = KVCacheManager(num_blocks=8, block_size=4)
+    a, b = sequence("a", 3), sequence("b", 4)
+    wanted = [(a, 3), (b, 4)]
+    kv.allocate_slots(wanted)
+    expect([(seq.seq_id, count) for seq, count in wanted], [("a", 3), ("b", 4)])

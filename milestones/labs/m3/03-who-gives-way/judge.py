@@ -43,6 +43,13 @@ def test_to_choose_changes_nothing():
     expect([seq.status for seq in new.get_seqs()], [RUNNING, WAITING, RUNNING])
 
 
+@invariant(1)
+def test_each_choice_is_a_list_of_its_own():
+    old, new = request("old", RUNNING), request("new", RUNNING, RUNNING)
+    first, second = choose_victims(newest=new, needy=old), choose_victims(newest=old, needy=new)
+    expect([names(first), names(second)], [["new-0", "new-1"], ["old-0"]])
+
+
 @invariant(2)
 def test_a_needy_newest_keeps_all_but_its_last():
     new = request("new", RUNNING, RUNNING, RUNNING)

@@ -61,6 +61,16 @@ def test_to_prepare_a_step_changes_nothing():
 
 
 @invariant(1)
+def test_the_list_of_sequences_is_only_read():
+    batch = InputBatch(max_num_seqs=4, max_model_len=32, block_size=4, device=torch.device("cpu"))
+    seqs = [sequence("a", num_tokens=8, num_computed=7, blocks=[3, 7]), sequence("b", 4, 3, [5])]
+    for seq in seqs:
+        batch.add(seq)
+    batch.prepare(seqs, [1, 1], [])
+    expect([seq.seq_id for seq in seqs], ["a", "b"])
+
+
+@invariant(1)
 def test_each_step_has_tensors_of_its_own():
     batch = InputBatch(max_num_seqs=4, max_model_len=32, block_size=4, device=torch.device("cpu"))
     a = sequence("a", num_tokens=8, num_computed=7, blocks=[3, 7])

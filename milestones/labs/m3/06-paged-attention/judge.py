@@ -137,6 +137,13 @@ def test_a_decode_is_plain_attention():
 
 
 @invariant(4)
+def test_each_decode_has_a_result_of_its_own():
+    q, k = torch.zeros(1, HEADS, SIZE), torch.zeros(KV_HEADS, 3, SIZE)
+    outs = [backend()._decode(q, k, torch.full((KV_HEADS, 3, SIZE), value)) for value in (1.0, 5.0)]
+    expect([out[0, 0, 0].item() for out in outs], [1, 5])
+
+
+@invariant(4)
 def test_a_large_score_does_not_overflow():
     q = torch.full((1, HEADS, SIZE), 10.0)  # scores of .5 * 8 * 10 * 5 = 200 and 0: exp(200) is infinite in float32
     k = torch.tensor([5.0, 0.0]).view(1, 2, 1).expand(KV_HEADS, 2, SIZE)
@@ -159,3 +166,11 @@ def test_each_mask_is_made_for_its_length():
     expect(
         [mask.int().tolist() for mask in masks], [[[1, 1, 0], [1, 1, 1]], [[1, 1, 1, 0], [1] * 4], [[1, 1, 0], [1] * 3]]
     )
+
+
+@invariant(5)
+def test_a_mask_is_the_callers_own():
+    mask = tail_mask(2, 3, torch.device("cpu"))
+    mask.fill_(False)
+    expect(tail_mask(2, 3, torch.device("cpu")).int().tolist(), [[1, 1, 0], [1, 1, 1]])
+    expect(mask.int().tolist(), [[0] * 3] * 2)

@@ -62,6 +62,13 @@ def test_what_is_masked_is_no_continuation():
     expect(ranked, [(-1.0, 0, A)])
 
 
+@invariant(1)
+def test_each_ranking_is_a_list_of_its_own():
+    search = BeamSearch(2, frozenset([END]), 8)
+    first, second = (search._ranked([([token], [-1.0])]) for token in (A, B))
+    expect([first, second], [[(-1.0, 0, A)], [(-1.0, 0, B)]])
+
+
 @invariant(2)
 def test_both_survivors_may_come_from_one_beam():
     search = after_one_step()

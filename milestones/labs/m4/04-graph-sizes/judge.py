@@ -52,6 +52,12 @@ def test_it_is_recorded_once():
 
 
 @invariant(4)
+def test_each_engine_has_sizes_of_its_own():
+    small, large = capture_sizes(2), capture_sizes(10)
+    expect([small, large], [[1, 2], [1, 2, 4, 8, 10]])
+
+
+@invariant(4)
 def test_there_is_an_end_to_it():
     expect((capture_sizes(10_000)[-1], MAX_GRAPH_SIZE), (512, 512))
 

@@ -142,6 +142,13 @@ def test_rows_of_groups():
 
 
 @invariant(6)
+def test_each_weight_has_codes_of_its_own():
+    scale, zero = torch.tensor([0.5]), torch.tensor([0], dtype=torch.int8)
+    first, second = (to_codes(torch.tensor([[weight]]), scale, zero, bits=4) for weight in (1.0, 3.0))
+    expect([first.tolist(), second.tolist()], [[[2]], [[6]]])
+
+
+@invariant(6)
 def test_quotients_are_those_of_float32():
     grouped, zero = torch.arange(-40, 41)[None] * 0.09, torch.zeros(1, dtype=torch.int8)
     codes = to_codes(grouped, torch.tensor([0.07]), zero, bits=8)

@@ -22,6 +22,12 @@ def test_four_numbers_of_eight_bits():
 
 
 @invariant(1)
+def test_each_call_has_numbers_of_its_own():
+    first, second = (unpack(words(word)[None], bits=8, dim=1) for word in (0x04030201, 0x08070605))
+    expect([first.tolist(), second.tolist()], [[[1, 2, 3, 4]], [[5, 6, 7, 8]]])
+
+
+@invariant(1)
 def test_down_a_column():
     numbers = unpack(words(0x00000321, 0x00000654)[None], bits=4, dim=0)
     expect(numbers.tolist(), [[1, 4], [2, 5], [3, 6], *[[0, 0]] * 5])

@@ -97,6 +97,13 @@ def test_each_step_has_scales_of_its_own():
 
 
 @invariant(5)
+def test_each_product_is_one_of_its_own():
+    layer, scheme = layer_of(torch.eye(2)), QuantizedLinear(ONLINE["w8a8"], "layer")
+    first, second = (scheme.apply(layer, torch.tensor([[127.0, number]])) for number in (3.0, 4.0))
+    expect([first.tolist(), second.tolist()], [[[127.0, 3.0]], [[127.0, 4.0]]])
+
+
+@invariant(5)
 def test_weights_of_four_bits_may_have_activations_of_eight():
     out = QuantizedLinear(ONLINE["w4a8"], "layer").apply(layer_of(torch.eye(2)), torch.tensor([[127.0, 3.4]]))
     expect_close(out, torch.tensor([[127.0, 3.0]]))

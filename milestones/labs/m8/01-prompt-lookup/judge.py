@@ -16,6 +16,12 @@ def test_the_text_may_begin_with_it():
 
 
 @invariant(1)
+def test_each_proposal_is_a_list_of_its_own():
+    first, second = (find_continuation([1, what, 1], shortest=1, longest=1, count=2) for what in (7, 8))
+    expect([first, second], [[7, 1], [8, 1]])
+
+
+@invariant(1)
 def test_an_occurrence_may_run_into_the_last_tokens():
     expect(find_continuation([8, 5, 5, 5], shortest=2, longest=2, count=1), [5])
     expect(find_continuation([5, 5], shortest=1, longest=3, count=1), [5])

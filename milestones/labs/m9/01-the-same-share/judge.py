@@ -25,6 +25,11 @@ def test_a_scale_for_a_group():
     expect([share_of("o_proj", 3, range(at, at + 128), 384) for at in (0, 256)], [slice(0, 1), slice(2, 3)])
 
 
+@invariant(2)
+def test_a_list_can_be_cut_by_it():
+    expect(list("abcd")[share_of("down_proj", 4, range(8, 24), 32)], ["b", "c"])
+
+
 @invariant(3)
 def test_it_does_not_begin_in_a_packed_number():
     with raises(ValueError, says="cannot be cut"):
@@ -35,6 +40,12 @@ def test_it_does_not_begin_in_a_packed_number():
 def test_it_does_not_end_in_a_packed_number():
     with raises(ValueError, says="cannot be cut"):
         share_of("layers.0.mlp.down_proj", 4, range(20), 32)
+
+
+@invariant(3)
+def test_a_length_that_fits_is_not_enough():
+    with raises(ValueError, says="cannot be cut"):
+        share_of("layers.0.mlp.down_proj", 4, range(4, 12), 32)
 
 
 @invariant(3)

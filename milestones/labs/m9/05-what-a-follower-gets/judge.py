@@ -37,6 +37,13 @@ def test_the_numbers_say_how_long_it_is():
     expect((sum(step_sizes(numbers)), len(flat)), (24, 24))
 
 
+@invariant(1)
+def test_each_step_has_sizes_of_its_own():
+    with_order, without = pack_step(*step(torch.tensor([0], dtype=INT))), pack_step(*step())
+    sizes = [step_sizes(numbers) for numbers, _ in (with_order, without)]
+    expect([sum(each) for each in sizes], [24, 23])
+
+
 @invariant(2)
 def test_tokens_positions_slots():
     input_ids, positions, metadata = there_and_back()
@@ -120,6 +127,7 @@ def test_what_is_given_stays_as_it_is():
     given = step()
     numbers, flat = pack_step(*given)
     metadata, before = given[2], step()[2]
+    expect((given[0].tolist(), given[1].tolist()), ([7, 20, 21, 22], [9, 0, 1, 2]))
     expect((metadata.block_tables, metadata.seq_lens), (before.block_tables, before.seq_lens))
     expect((metadata.seq_lens.dtype, metadata.decode_order), (INT, None))
     copy = list(numbers)

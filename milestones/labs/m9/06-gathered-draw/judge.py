@@ -95,6 +95,12 @@ def test_of_three_ranks_the_middle_one_may_win():
 
 
 @invariant(5)
+def test_each_step_has_tokens_of_its_own():
+    first, second = (draw_winners([torch.tensor([[1.0, token]], dtype=torch.float64)]) for token in (3.0, 4.0))
+    expect([first.tolist(), second.tolist()], [[3], [4]])
+
+
+@invariant(5)
 def test_ranks_are_compared_in_float64():
     winners = [torch.tensor([[score, token]], dtype=torch.float64) for score, token in ((1.0, 3.0), (1.0 + 1e-12, 9.0))]
     expect(draw_winners(winners).tolist(), [9])
