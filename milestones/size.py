@@ -49,20 +49,20 @@ LIMITS = {
     "m11": Size(lines=22_650, cpp=3_150),
     "m12": Size(lines=23_100, cpp=3_230),
     "m13": Size(lines=23_700, cpp=3_230),
-    "around": Size(lines=10_500),
-    "root": Size(lines=33_150, cpp=3_230),
-    "milestones": Size(lines=33_000),
-    "tests": Size(lines=48_000),
+    "around": Size(lines=12_567),
+    "root": Size(lines=33_750, cpp=3_230),
+    "milestones": Size(lines=53_870),
+    "tests": Size(lines=63_960),
 }
 NOT_YET = {
     "m6": Size(step_functions=84),
     "m11": Size(lines=25_960),
     "m12": Size(lines=26_605),
-    "m13": Size(lines=27_270),
-    "around": Size(lines=12_540),
-    "root": Size(lines=39_780),
-    "milestones": Size(lines=53_800),
-    "tests": Size(lines=64_100),
+    "m13": Size(lines=27_285),
+    "around": Size(lines=12_567),
+    "root": Size(lines=39_820),
+    "milestones": Size(lines=53_870),
+    "tests": Size(lines=63_960),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 
