@@ -22,6 +22,6 @@ WORKDIR /home/folovllm
 ENV HF_HOME=/models
 VOLUME /models
 EXPOSE 8000
-HEALTHCHECK --interval=10s --start-period=300s --start-interval=2s \
+HEALTHCHECK --interval=10s --start-period=300s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health', timeout=5)"]
 ENTRYPOINT ["folovllm", "serve", "--host", "0.0.0.0"]
