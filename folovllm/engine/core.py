@@ -204,15 +204,16 @@ class EngineCore:
             if seq.status is RUNNING:  # its request has not failed in this step
                 new[seq] = (new[seq][0] + 1 if seq in new else 1), ended
         changed: dict[Request, None] = {}
-        num_tokens = 0
+        num_tokens, pooled = 0, output.pooled
         for seq, (count, ended) in new.items():
             request = self.requests[seq.request_id]
-            params, token_ids = request.sampling_params, seq.data.output_token_ids[-count:]
-            num_tokens += len(token_ids)
+            params, num_tokens = request.sampling_params, num_tokens + count
+            token_ids = seq.data.output_token_ids[-count:]
             new_logprobs = [logprobs[seq], *output.later_logprobs.get(seq.seq_id, ())] if seq in logprobs else None
             reason = None if ended is None else SequenceStatus.finish_reason(ended)
             index = 0 if params.best_of == 1 else seq.index
-            came = new_logprobs, reason, seq.stop_reason, None, output.pooled.get(seq.seq_id)
+            answer = pooled[seq.seq_id] if pooled else None
+            came = new_logprobs, reason, seq.stop_reason, None, answer
             made.outputs.append(EngineCoreOutput(request.key, index, token_ids, *came))
             if params.extra_args:
                 changed[request] = None
@@ -220,6 +221,8 @@ class EngineCore:
                 self._finish(request, seq, ended)
                 self._forget_finished(request)
         self._masks.begin(changed)
+        if pooled:
+            return 0
         return num_tokens + (self._advance_beams(logprobs, made) if self.beams else 0)
 
     def _advance_beams(self, logprobs: dict[Sequence, LogprobsRow], made: EngineCoreOutputs) -> int:

@@ -89,7 +89,7 @@ def _note_pooling(hf_config: PreTrainedConfig, runner: str, path: str) -> None:
         found = "classify"
     elif (modules := read_modules(path)) is not None:
         found = "classify" if "LogitScore" in modules else "embed"
-    elif runner == "pooling" or any(re.fullmatch("((?!For).)+Model", name) for name in names):
+    elif runner == "pooling" or any(re.fullmatch("((?!For|LMHead|Chat).)+Model", name) for name in names):
         found = "embed"
     hf_config.pooling_task = found
     if found is None:

@@ -27,8 +27,8 @@ def test_a_short_name_of_a_dtype_names_the_whole_one(name: str, meant: str) -> N
 
 
 def test_a_method_that_is_none_is_refused_before_its_number_is_asked_for() -> None:
-    with pytest.raises(ValueError, match=r"^method must be one of .*got 'eagle'"):
-        EngineConfig.from_kwargs(speculative_config={"method": "eagle"})
+    with pytest.raises(ValueError, match=r"^method must be one of .*got 'medusa'"):
+        EngineConfig.from_kwargs(speculative_config={"method": "medusa"})
 
 
 @pytest.mark.parametrize("cut", [1, 3, 100])

@@ -61,11 +61,15 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
 
 LATER = {
     (CacheConfig, "kv_cache_memory_bytes"),
+    (CacheConfig, "kv_offloading_path"),
+    (CacheConfig, "kv_offloading_path_size"),
+    (CacheConfig, "kv_offloading_size"),
     (ModelConfig, "hf_overrides"),
     (ModelConfig, "logits_processors"),
     (ModelConfig, "model_impl"),
     (ModelConfig, "quantization"),
     (ModelConfig, "quantize_head"),
+    (ModelConfig, "runner"),
 }
 
 
