@@ -178,7 +178,7 @@ def test_layers_with_windows(tmp_path: Path, on_disk: bool, chunk: int) -> None:
     options: dict[str, Any] = {"kv_offloading_size": 0.01, "max_num_batched_tokens": chunk}
     if on_disk:
         options["kv_offloading_path"] = str(tmp_path / "kv")
-    num_blocks = 80 if chunk <= 16 else 160  # a window's layers hold a chunk as well
+    num_blocks = 80 if chunk <= 16 else 400  # a window's layers hold a chunk as well
     llm = hybrid.make(tmp_path / "model", num_blocks, **options)
     for _ in range(2):
         assert hybrid.tokens(llm, hybrid.PROMPTS) == wanted
