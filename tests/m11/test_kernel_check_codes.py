@@ -28,8 +28,8 @@ def checked_cuda(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: p
     monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)  # to caplog
     caplog.set_level(logging.WARNING)
     # No weight has a part in these, and test_kernel_check.py has them; most of the interpreter's time would be theirs.
-    layers = kernel_check._layer_cases
-    monkeypatch.setattr(kernel_check, "_attention_cases", lambda *_: {})
+    layers, attention = kernel_check._layer_cases, kernel_check._attention_cases
+    monkeypatch.setattr(kernel_check, "_attention_cases", lambda *args: ({}, attention(*args)[1]))
     monkeypatch.setattr(kernel_check, "_layer_cases", lambda *args: {"linear": layers(*args)["linear"]})
     return fake_cuda
 

@@ -138,7 +138,7 @@ def test_its_graphs_have_the_sizes_of_the_large_models_where_the_cache_cuts_sequ
     room = {"max_num_seqs": 1, "num_kv_blocks": 5, "max_num_batched_tokens": 32, "max_model_len": 40}
     llm = draft_llm(folder, folder, **room)
     shapes = llm.engine.runner.graphs.prompts.shapes
-    assert [shape.num_tokens for shape in shapes if not shape.draft_len] == [16, 20]
+    assert sorted({shape.num_tokens for shape in shapes if not shape.draft_len}) == [16, 20]
     asked = SamplingParams(max_tokens=2, ignore_eos=True, temperature=0.0)
     said, wanted = (
         each.generate([[5] * 17], asked, use_tqdm=False)[0].outputs[0].token_ids
