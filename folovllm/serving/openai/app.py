@@ -7,7 +7,7 @@ vLLM: entrypoints/openai/api_server.py
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -30,22 +30,13 @@ from folovllm.serving.openai.messages import MessagesServing
 from folovllm.serving.openai.messages_protocol import CountTokensRequest, MessagesRequest
 from folovllm.serving.openai.middleware import ASSETS, AuthenticationMiddleware, CallerMiddleware, bearer
 from folovllm.serving.openai.options import ServerOptions
-from folovllm.serving.openai.protocol import (
-    ChatRequest,
-    ClassifyRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    EmbeddingRequest,
-    RerankRequest,
-    ScoreRequest,
-    TokenizeRequest,
-)  # fmt: skip
+from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.serving.openai.responses import ResponsesServing
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_completion import CompletionServing
 from folovllm.serving.openai.serving_engine import ServingEngine
-from folovllm.serving.openai.serving_pooling import PoolingServing
+from folovllm.serving.openai.serving_pooling import add_pooling
 from folovllm.serving.openai.streams import EventStream, unless_gone
 
 JSON = "application/json"
@@ -85,7 +76,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     app.state.serving, app.state.bodies, app.state.options = serving, bodies, options
     app.router.route_class = BodyRoute
     _add_completions(app, serving)
-    _add_pooling(app, serving)
+    add_pooling(app, serving)
     _add_tokens(app, serving)
     _add_state(app, serving)
     _add_operations(app, serving)
@@ -147,29 +138,6 @@ def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
     @app.post("/v1/messages/count_tokens", response_model=None, tags=["answers"])
     async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
         return Response(await unless_gone(request.receive, messages.count_tokens(body)), media_type=JSON)
-
-
-def _add_pooling(app: FastAPI, serving: ServingEngine) -> None:
-    pooling = PoolingServing(serving)
-
-    async def answered(answer: Coroutine[Any, Any, bytes], request: Request) -> Response:
-        return Response(await unless_gone(request.receive, answer), media_type=JSON)
-
-    @app.post("/v1/embeddings", response_model=None, tags=["vectors"])
-    async def create_embedding(body: EmbeddingRequest, request: Request) -> Response:
-        return await answered(pooling.embeddings(body, bearer(request.scope)), request)
-
-    @app.post("/classify", response_model=None, tags=["vectors"])
-    async def classify(body: ClassifyRequest, request: Request) -> Response:
-        return await answered(pooling.classify(body, bearer(request.scope)), request)
-
-    @app.post("/v1/score", response_model=None, tags=["vectors"])
-    async def score(body: ScoreRequest, request: Request) -> Response:
-        return await answered(pooling.score(body, bearer(request.scope)), request)
-
-    @app.post("/v1/rerank", response_model=None, tags=["vectors"])
-    async def rerank(body: RerankRequest, request: Request) -> Response:
-        return await answered(pooling.rerank(body, bearer(request.scope)), request)
 
 
 def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:

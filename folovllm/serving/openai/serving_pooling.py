@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from array import array
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any
+
+from fastapi import FastAPI, Request, Response
 
 from folovllm.entrypoints.chat_template import check_characters
 from folovllm.entrypoints.pooling import TextPairs, Texts
@@ -14,9 +16,10 @@ from folovllm.outputs import PoolingRequestOutput, RequestOutput
 from folovllm.pooling_params import PoolingParams
 from folovllm.serving.openai.background import Check
 from folovllm.serving.openai.formatting import encoded, head, usage
+from folovllm.serving.openai.middleware import bearer
 from folovllm.serving.openai.protocol import ClassifyRequest, EmbeddingRequest, Pooling, RerankRequest, ScoreRequest
 from folovllm.serving.openai.serving_engine import ServingEngine
-from folovllm.serving.openai.streams import made
+from folovllm.serving.openai.streams import made, unless_gone
 
 Fields = dict[str, Any]
 
@@ -112,3 +115,27 @@ class PoolingServing:
 
 def _data(entries: Iterable[Fields]) -> Fields:
     return {"data": [{"index": at, **entry} for at, entry in enumerate(entries)]}
+
+
+def add_pooling(app: FastAPI, serving: ServingEngine) -> None:
+    """Its routes."""
+    pooling = PoolingServing(serving)
+
+    async def answered(answer: Coroutine[Any, Any, bytes], request: Request) -> Response:
+        return Response(await unless_gone(request.receive, answer), media_type="application/json")
+
+    @app.post("/v1/embeddings", response_model=None, tags=["vectors"])
+    async def create_embedding(body: EmbeddingRequest, request: Request) -> Response:
+        return await answered(pooling.embeddings(body, bearer(request.scope)), request)
+
+    @app.post("/classify", response_model=None, tags=["vectors"])
+    async def classify(body: ClassifyRequest, request: Request) -> Response:
+        return await answered(pooling.classify(body, bearer(request.scope)), request)
+
+    @app.post("/v1/score", response_model=None, tags=["vectors"])
+    async def score(body: ScoreRequest, request: Request) -> Response:
+        return await answered(pooling.score(body, bearer(request.scope)), request)
+
+    @app.post("/v1/rerank", response_model=None, tags=["vectors"])
+    async def rerank(body: RerankRequest, request: Request) -> Response:
+        return await answered(pooling.rerank(body, bearer(request.scope)), request)
