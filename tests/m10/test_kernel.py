@@ -72,6 +72,7 @@ def test_each_experts_parameters_are_slices_of_the_stack() -> None:
     )
 
 
+@pytest.mark.usefixtures("fixed_order")
 def test_invariant_bits_do_not_depend_on_the_batch() -> None:
     experts, x, routing = stacked(2, 48, 32, invariant=True), torch.randn(40, 48).to(DEVICE), random_routing(40, 2, 2)
     routing = Routing(*(part.to(DEVICE) for part in routing))

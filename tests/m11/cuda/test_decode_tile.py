@@ -66,11 +66,12 @@ def test_a_tile_has_room_for_whole_queries(group: int) -> None:
 def test_drafts_start_in_any_order_where_not_all_have_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     case = written([(2, 70), (4, 0), (1, 150)])
     of_all = decode(case, 3)
+    unwritten = torch.full_like(of_all, 7.0)
     order, wrong = torch.tensor([[2, 0, 1], [0, 0, 0]], dtype=torch.int32, device=KERNEL_DEVICE)
     assert torch.equal(decode(case, 3, order=wrong), of_all)
     monkeypatch.setattr(module, "places_of", lambda device: 8)
     assert torch.equal(decode(case, 3, order=order), of_all)
-    assert not torch.equal(decode(case, 3, order=wrong), of_all)
+    assert not torch.equal(decode(case, 3, order=wrong, out=unwritten), of_all)
 
 
 def test_a_place_without_a_sequence_writes_nothing_and_is_not_waited_for() -> None:
