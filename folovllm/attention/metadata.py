@@ -13,7 +13,8 @@ vLLM: v1/attention/backend.py (CommonAttentionMetadata)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -50,6 +51,11 @@ class AttentionMetadata:
     further: list[AttentionMetadata] = field(default_factory=list)
     """The same for each further group of layers (kv_cache_groups.py), with slots and tables of that group. []: there is
     one group, or the step writes to the null block only."""
+
+    def add_groups(self, slots: Iterable[torch.Tensor], tables: Iterable[torch.Tensor]) -> None:
+        """Fill `further` in: of each group behind the first, its slot_mapping and its block_tables."""
+        pairs = zip(slots, tables, strict=True)
+        self.further = [replace(self, slot_mapping=each, block_tables=table) for each, table in pairs]
 
     def of_group(self, group: int) -> AttentionMetadata:
         return self.further[group - 1] if group and self.further else self

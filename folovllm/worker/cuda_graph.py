@@ -31,13 +31,14 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
+from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.layers.linear import LinearMethod, LMHead
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
 from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams
 from folovllm.utils.upload import unpack_inputs
 from folovllm.worker.input_batch import StepInputs
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.prompt_graph import PromptGraphs, record_graph
+from folovllm.worker.prompt_graph import PromptGraphs, groups_of, record_graph
 from folovllm.worker.prompt_shape import PromptShape
 
 # Larger decode batches keep the GPU busy for longer than the host needs to launch them.
@@ -67,19 +68,21 @@ class GraphBuffers:
     """The tensors that recorded kernels read. They are as long as the largest batch; a graph reads the first rows.
 
     A graph of fewer sequences than fewest_tokens computes so many tokens. Those behind its sequences are no sequences:
-    they go to slot 0, attention leaves them out, and nothing of them is read.
+    they go to slot 0, attention leaves them out, and nothing of them is read. Each group of layers has slots and block
+    tables of its own.
     """
 
     def __init__(
-        self, size: int, max_model_len: int, block_size: int, device: torch.device, fewest_tokens: int = 1
-    ) -> None:
+        self, size: int, max_model_len: int, block_size: int, device: torch.device, fewest_tokens: int = 1,
+        num_groups: int = 1,
+    ) -> None:  # fmt: skip
         self.max_model_len = max_model_len
         max_blocks = -(-max_model_len // block_size)
-        self.packed = torch.zeros(4, size, dtype=torch.int64, device=device)
+        self.packed = torch.zeros(3 + num_groups, size, dtype=torch.int64, device=device)
         # Of a few sequences each number has its own array, so that what is behind them stays zero.
         few = range(1, fewest_tokens)
-        self._few = {count: torch.zeros(4, fewest_tokens, dtype=torch.int64, device=device) for count in few}
-        self.block_tables = torch.zeros(size, max_blocks, dtype=torch.int32, device=device)
+        self._few = {count: self.packed.new_zeros(3 + num_groups, fewest_tokens) for count in few}
+        self.block_tables = torch.zeros(num_groups, size, max_blocks, dtype=torch.int32, device=device)
         self.query_start_loc = torch.arange(size + 1, dtype=torch.int32, device=device)  # one query each
         self.settings = torch.zeros(NUM_SETTINGS, size, dtype=torch.int64, device=device)
         self._settings_of: GumbelParams | None = None
@@ -87,18 +90,19 @@ class GraphBuffers:
     def inputs(self, size: int) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
         """input_ids, positions and metadata of the first `size` sequences. Their lengths are not known when a graph is
         recorded, so the longest allowed is given."""
-        input_ids, positions, slots, _ = self._few.get(size, self.packed[:, :size]).unbind(0)
-        _, _, _, seq_lens, decode_order = unpack_inputs(self._packed(size))
+        input_ids, positions, slots, _, *further = self._few.get(size, self.packed[:, :size]).unbind(0)
+        _, _, _, seq_lens, decode_order = unpack_inputs(self._packed(size)[:4])
         metadata = AttentionMetadata(
             query_start_loc=self.query_start_loc[: size + 1],
             seq_lens=seq_lens,
             slot_mapping=slots,
-            block_tables=self.block_tables[:size],
+            block_tables=self.block_tables[0, :size],
             max_query_len=1,
             max_seq_len=self.max_model_len,
             num_decodes=size,
             decode_order=decode_order,
         )
+        metadata.add_groups(further, self.block_tables[1:, :size])
         return input_ids, positions, metadata
 
     def _packed(self, size: int) -> torch.Tensor:
@@ -112,14 +116,14 @@ class GraphBuffers:
     def clear(self, size: int) -> None:
         """`size` sequences of one token, all of them padding."""
         packed = self._packed(size).zero_()
-        _, _, _, seq_lens, decode_order = unpack_inputs(packed)
+        _, _, _, seq_lens, decode_order = unpack_inputs(packed[:4])
         seq_lens.fill_(1)
         decode_order.copy_(self.query_start_loc[:size])  # 0, 1, 2 ...
 
     def load(self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None) -> None:
         """Copy a step's inputs, padded to `size`, to where the kernels look for them. The settings of the draws are
         copied only when they are others than the last time. None: no draw of the step is read."""
-        self.load_arrays(inputs.packed, inputs.metadata.block_tables)
+        self.load_arrays(inputs.packed, inputs.tables)
         if gumbel_params is not None and gumbel_params is not self._settings_of:
             count = gumbel_params.packed.shape[1]
             self.settings[:, :count].copy_(gumbel_params.packed)
@@ -127,11 +131,11 @@ class GraphBuffers:
             self._settings_of = gumbel_params
 
     def load_arrays(self, packed: torch.Tensor, tables: torch.Tensor) -> None:
-        """StepInputs.packed and the block tables."""
-        size = len(tables)
+        """StepInputs.packed, and its tables: [size, max_blocks] where there is one group."""
+        size, max_blocks = tables.shape[-2:]
         self._packed(size).copy_(packed)
         # Columns further right keep what they held: no kernel reads behind a sequence's end.
-        self.block_tables[:size, : tables.shape[1]].copy_(tables)
+        self.block_tables[:, :size, :max_blocks].copy_(tables)
 
 
 class GraphOutputs:
@@ -171,7 +175,7 @@ class CudaGraphs:
             )  # fmt: skip
         # Each token more would ask for experts of its own.
         fewest = FEWEST_TOKENS if device.type == "cuda" and model.decoder_spec.experts is None else 1
-        self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device, fewest)
+        self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device, fewest, groups_of(model))
         self.outputs = GraphOutputs(sizes[-1], model.decoder_spec, dtype, device)
         self.recorded: dict[int, torch.cuda.CUDAGraph] = {}  # by size; replayed on whatever the buffers hold
         self.graph_bytes: dict[int, int] = {}
@@ -227,10 +231,10 @@ class CudaGraphs:
 def bytes_of_graphs(
     model: DecoderForCausalLM, backend: type[AttentionBackend], sizes: list[int], *, max_model_len: int,
     block_size: int, dtype: torch.dtype, device: torch.device, draws: bool, cache_dtype: torch.dtype | None = None,
-    prompt_shapes: Sequence[PromptShape] = (),
+    prompt_shapes: Sequence[PromptShape] = (), groups: KVCacheGroups | None = None,
 ) -> int:  # fmt: skip
     """Device memory that CudaGraphs of all these sizes will take, before there is a cache. cache_dtype: of the cache
-    that there will be; None: dtype.
+    that there will be; None: dtype. groups: of its layers; None: one.
 
     The two largest of each kind are recorded over a cache of the null block alone, and thrown away. The pool of the
     largest serves the others, so each of them is taken to need what the second does beside it: its list of launches,
@@ -253,19 +257,19 @@ def bytes_of_graphs(
         return graphs
 
     taken = bytes_over_null_block(
-        model, backend, record, block_size=block_size, dtype=cache_dtype or dtype, device=device
+        model, backend, record, block_size=block_size, dtype=cache_dtype or dtype, device=device, groups=groups
     )
     return taken + others
 
 
 def bytes_over_null_block(
     model: DecoderForCausalLM, backend: type[AttentionBackend], record: Callable[[], object], *, block_size: int,
-    dtype: torch.dtype, device: torch.device,
+    dtype: torch.dtype, device: torch.device, groups: KVCacheGroups | None = None,
 ) -> int:  # fmt: skip
     """Device memory that what `record` makes takes, over a cache of the null block alone. It is thrown away."""
     torch.cuda.empty_cache()
     free_before = torch.cuda.mem_get_info(device)[0]
-    cache = KVCache(model, backend, num_blocks=1, block_size=block_size, dtype=dtype, device=device)
+    cache = KVCache(model, backend, num_blocks=1, block_size=block_size, dtype=dtype, device=device, groups=groups)
     cache_bytes = cache.num_bytes
     made = record()
     taken = free_before - torch.cuda.mem_get_info(device)[0] - cache_bytes

@@ -36,8 +36,9 @@ class PromptGraphs:
         most_tokens = shapes[-1].num_tokens
         max_blocks = -(-max(max_model_len, most_tokens) // block_size)  # padding, too, is a sequence
         num_words, num_seqs = (max(each) for each in zip(*((s.num_words, s.num_seqs) for s in shapes), strict=True))
-        self.packed = torch.zeros(num_words, dtype=torch.int64, device=device)
-        self.block_tables = torch.zeros(num_seqs + 1, max_blocks, dtype=torch.int32, device=device)
+        groups = groups_of(model)
+        self.packed = torch.zeros(num_words + (groups - 1) * most_tokens, dtype=torch.int64, device=device)
+        self.block_tables = torch.zeros(groups, num_seqs + 1, max_blocks, dtype=torch.int32, device=device)
         self.hidden = torch.empty(most_tokens, model.decoder_spec.hidden_size, dtype=dtype, device=device)
         self.recorded: dict[PromptShape, torch.cuda.CUDAGraph] = {}
         self.graph_bytes: dict[PromptShape, int] = {}
@@ -47,19 +48,19 @@ class PromptGraphs:
         """In the memory of `pool`. The largest comes first, so that all others fit into its memory."""
         none = np.zeros(0, np.int64)
         for shape in reversed(self.shapes):
-            only_padding = shape.pack([none] * 5, none, self.block_size)
-            self.packed[: shape.num_words].copy_(torch.from_numpy(only_padding))
+            only_padding = shape.pack([none] * 5, none, self.block_size, [none] * (len(self.block_tables) - 1))
+            self.packed[: len(only_padding)].copy_(torch.from_numpy(only_padding))
             graph, num_bytes = record_graph(self.model, lambda shape=shape: self._forward(shape), pool)  # type: ignore[misc]
             self.recorded[shape], self.graph_bytes[shape] = graph, num_bytes
 
     def _forward(self, shape: PromptShape) -> None:
-        inputs = shape.unpack(self.packed[: shape.num_words], self._tables(shape), self.max_model_len)
+        inputs = shape.unpack(self.packed, self._tables(shape), self.max_model_len)
         self.hidden[: shape.num_tokens].copy_(self.model(*inputs))
 
     def _tables(self, shape: PromptShape) -> torch.Tensor:
         """Of its sequences. The last row of all is the padding's in any graph, and stays zero; drafts have none."""
-        behind = -1 if shape.draft_len else len(self.block_tables)
-        return self.block_tables[:behind][-shape.num_seqs :]
+        behind = -1 if shape.draft_len else None
+        return self.block_tables[:, :behind][:, -shape.num_seqs :]
 
     def shape_for(self, nums: list[int]) -> PromptShape | None:
         """The smallest, and of those the one with the fewest decodes, that has room for such a step; None: none has.
@@ -77,15 +78,21 @@ class PromptGraphs:
 
     def replay(self, inputs: StepInputs, shape: PromptShape) -> torch.Tensor:
         """hidden [shape.num_tokens, hidden], of which the first rows are the step's; good until the next replay."""
-        tables, decodes = inputs.metadata.block_tables, min(inputs.metadata.num_decodes, shape.num_decodes)
-        self.packed[: shape.num_words].copy_(inputs.packed)
+        tables, decodes = inputs.tables, min(inputs.metadata.num_decodes, shape.num_decodes)
+        self.packed[: len(inputs.packed)].copy_(inputs.packed)
         self.packed[: len(inputs.input_ids)].copy_(inputs.input_ids)  # with tokens that only the device knows
         # Columns further right keep what they held: no kernel reads behind a sequence's end.
-        for rows, first in ((tables[:decodes], 0), (tables[decodes:], shape.num_decodes)):
-            if len(rows):
-                self._tables(shape)[first : first + len(rows), : rows.shape[1]].copy_(rows)
+        for rows, first in ((tables[:, :decodes], 0), (tables[:, decodes:], shape.num_decodes)):
+            _, count, max_blocks = rows.shape
+            if count:
+                self._tables(shape)[:, first : first + count, :max_blocks].copy_(rows)
         self.recorded[shape].replay()
         return self.hidden[: shape.num_tokens]
+
+
+def groups_of(model: DecoderForCausalLM) -> int:
+    """How many there are, with a block table each, in the KV cache that is bound."""
+    return 1 + max(layer.group for layer in model.attention_layers)
 
 
 def record_graph(model: DecoderForCausalLM, forward: Callable[[], None], pool: Any) -> tuple[torch.cuda.CUDAGraph, int]:

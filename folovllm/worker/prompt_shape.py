@@ -63,21 +63,25 @@ class PromptShape:
 
     @property
     def num_words(self) -> int:
-        """Of pack(): three arrays of int64, and those of int32."""
+        """Of pack(), where all layers are in one group: three arrays of int64, and those of int32."""
         return 3 * self.num_tokens + -(-sum(self.lengths) // 2)
 
-    def pack(self, arrays: Sequence[np.ndarray], ends: np.ndarray, block_size: int) -> np.ndarray:
-        """[num_words] int64 of a step with decodes in front.
+    def pack(
+        self, arrays: Sequence[np.ndarray], ends: np.ndarray, block_size: int, further: Sequence[np.ndarray] = ()
+    ) -> np.ndarray:
+        """[num_words + len(further) * num_tokens] int64 of a step with decodes in front.
 
         arrays: token_ids, positions and slots of its tokens, seq_lens of its sequences, decode_order of its decodes.
-        ends: behind which token each sequence ends.
+        ends: behind which token each sequence ends.  further: the slots of each further group of layers.
         """
         token_ids, positions, slots, seq_lens, order = arrays
-        packed, size = np.zeros(self.num_words, np.int64), self.num_tokens
+        size = self.num_tokens
+        packed = np.zeros(self.num_words + len(further) * size, np.int64)
         count, decodes = len(token_ids), min(len(order), self.num_decodes)
-        by_token = packed[: 3 * size].reshape(3, size)
-        by_token[:, :count] = token_ids, positions, slots
-        by_token[2, count:] = np.arange(size - count) % block_size
+        by_token, by_group = packed[: 3 * size].reshape(3, size), packed[self.num_words :].reshape(-1, size)
+        by_token[:2, :count] = token_ids, positions
+        for row, of_group in zip([by_token[2], *by_group], [slots, *further], strict=True):
+            row[:count], row[count:] = of_group, np.arange(size - count) % block_size
         lens, starts, decode_order = _split(packed[3 * size :].view(np.int32), self.lengths)
         first, behind = self.num_decodes, self.num_decodes + len(seq_lens) - decodes
         lens[:decodes], lens[first:behind] = seq_lens[:decodes], seq_lens[decodes:]
@@ -91,17 +95,21 @@ class PromptShape:
     def unpack(
         self, packed: torch.Tensor, block_tables: torch.Tensor, max_seq_len: int
     ) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
-        """input_ids, positions and metadata, views of pack()'s array on the device. The lengths of sequences are not
-        known when a graph is recorded, so the longest allowed is given."""
-        input_ids, positions, slots = packed[: 3 * self.num_tokens].view(3, -1).unbind(0)
-        seq_lens, starts, order = (
-            packed[3 * self.num_tokens :].view(torch.int32)[: sum(self.lengths)].split(list(self.lengths))
-        )
-        return input_ids, positions, AttentionMetadata(
-            query_start_loc=starts, seq_lens=seq_lens, slot_mapping=slots, block_tables=block_tables,
-            max_query_len=1 + self.draft_len if self.draft_len else self.num_tokens, max_seq_len=max_seq_len,
+        """input_ids, positions and metadata, views of pack()'s array on the device, behind which there may be more. The
+        lengths of sequences are not known when a graph is recorded, so the longest allowed is given.
+
+        block_tables: [num_groups, num_seqs, max_blocks]."""
+        size, words = self.num_tokens, self.num_words
+        input_ids, positions, slots = packed[: 3 * size].view(3, -1).unbind(0)
+        seq_lens, starts, order = packed[3 * size :].view(torch.int32)[: sum(self.lengths)].split(list(self.lengths))
+        metadata = AttentionMetadata(
+            query_start_loc=starts, seq_lens=seq_lens, slot_mapping=slots, block_tables=block_tables[0],
+            max_query_len=1 + self.draft_len if self.draft_len else size, max_seq_len=max_seq_len,
             num_decodes=self.num_decodes, decode_order=order,
         )  # fmt: skip
+        further = packed[words : words + (len(block_tables) - 1) * size].view(-1, size)
+        metadata.add_groups(further, block_tables[1:])
+        return input_ids, positions, metadata
 
 
 def draft_shapes(draft_len: int, max_num_seqs: int, fewest: int = 1) -> list[PromptShape]:

@@ -51,6 +51,7 @@ SHARE_OF_8_BITS = 0.9  # of the rate at which bytes of 16-bit numbers are read
 WARP = 10e9  # bytes/s that one warp reads
 SORT, SORTED_AT_ONCE = 20e-6, 132  # seconds for a row's bound and its list; rows
 HOST, PROMPT_ATTENTION = 450.0, 9.5  # us: of the host for a request's first step; of a layer's attention in a graph
+WINDOW, WITH_WINDOWS = 512, 3 / 4  # tokens; of the layers, those that have one
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,11 @@ def corrections() -> dict[str, list[tuple[int, Sequence[float]]]]:
 
 def calibrated(contexts: Sequence[int], gap: float | None = None) -> Step:
     """A step of these sequences as the measured engine has it."""
+    return _calibrated(tuple(contexts), gap)
+
+
+@cache  # each row of the table begins with the same steps
+def _calibrated(contexts: tuple[int, ...], gap: float | None) -> Step:
     us, launches = Us(), Us()
     for name, seconds in kernel_seconds(H200, SHAPE, contexts).items():
         more, factor, count = between(len(contexts), corrections()[name])
@@ -211,6 +217,23 @@ def filter_by_many(step: Step) -> Step:
     return step.having(draw=(step.us["draw"] + 1e6 * (seconds + sorting), 3.0))
 
 
+def windows(step: Step) -> Step:
+    """Three of four layers have windows and read no other keys. A step makes as many copies: slots and tables of all
+    groups of layers are in two."""
+    shape, short = shard_of(SHAPE, 1), [min(context, WINDOW) for context in step.contexts]
+    token_bytes, turned = 2 * shape.head_dim * ITEM, shape.layers * TURNED
+    whole, within = (attention_seconds(H200, each, shape.kv_heads, token_bytes) for each in (step.contexts, short))
+    share = 1 - WITH_WINDOWS + WITH_WINDOWS * within / whole
+    return step.having(decode=((step.us["decode"] - turned) * share + turned, step.launches["decode"]))
+
+
+def windows_without_graphs(step: Step) -> Step:
+    """The host launches kernel after kernel, as long as it was measured to, whatever the batch."""
+    (row,) = read_rows("preset-without-graphs-h200")
+    launched = max(1e6 * row["seconds"] / row["steps"], windows(step).total)
+    return replace(step, us={"host": launched}, launches={})
+
+
 BF16: dict[str, Change] = {
     "rows padded to 8": pad_rows,
     "own product up to 64 rows": own_product,
@@ -222,6 +245,8 @@ SETTINGS: dict[str, Change] = {
     "KV cache in 8 bits": cache_in_8_bits,
     "top-p, by one program a row": filter_in_passes,
     "top-k and top-p, by many programs": filter_by_many,
+    "windows of 512 without graphs": windows_without_graphs,
+    "windows of 512": windows,
 }
 
 

@@ -4,7 +4,7 @@
     attention       attention_backend, kv_cache_dtype, batch_invariant    attention/backends/
     layers          enforce_eager, quantization, batch_invariant          torch, compiled or Triton, in one call or many
     draws           (device)                                              torch, a kernel
-    CUDA graphs     enforce_eager, a model's windows and experts          none, decodes, also prompts and drafts
+    CUDA graphs     enforce_eager, a model's experts                      none, decodes, also prompts and drafts
     steps           async_scheduling                                      one after the other, running ahead
     draft tokens    speculative_config                                    n-grams, a table of them, a draft model
     adapters        enable_lora, with the device's layers                 torch, compiled

@@ -69,7 +69,7 @@ def test_decodes_prompts_and_padding_share_an_array() -> None:
     packed = shape.pack([*tokens, np.array([9, 5, 3]), np.array([0, 1])], np.array([1, 2, 5]), block_size=2)
     assert packed.shape == (shape.num_words,)
     tables = torch.zeros(7, 5, dtype=torch.int32)
-    input_ids, positions, metadata = shape.unpack(torch.from_numpy(packed), tables, 10)
+    input_ids, positions, metadata = shape.unpack(torch.from_numpy(packed), tables[None], 10)
     assert input_ids.tolist() == [7, 8, 1, 2, 3, 0, 0, 0]
     assert positions.tolist() == [8, 4, 0, 1, 2, 0, 0, 0]
     assert metadata.slot_mapping.tolist() == [40, 41, 12, 13, 14, 0, 1, 0]  # the null block has two slots
@@ -88,7 +88,7 @@ def test_padding_of_drafts_belongs_to_no_sequence() -> None:
     for decodes in (0, 1):  # a sequence in front with one token is no decode here
         order = np.arange(decodes)
         packed = shape.pack([*tokens, np.array([1, 7]), order], np.array([1, 4]), block_size=2)
-        _, _, metadata = shape.unpack(torch.from_numpy(packed), torch.zeros(3, 5, dtype=torch.int32), 10)
+        _, _, metadata = shape.unpack(torch.from_numpy(packed), torch.zeros(1, 3, 5, dtype=torch.int32), 10)
         assert metadata.slot_mapping.tolist() == [20, 14, 15, 16, 0, 1, 0, 1, 0, 1, 0, 1]
         assert metadata.seq_lens.tolist() == [1, 7, 0]
         assert metadata.query_start_loc.tolist() == [0, 1, 4, 4]

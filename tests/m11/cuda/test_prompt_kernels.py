@@ -41,7 +41,7 @@ def padded(case: Case, shape: PromptShape) -> torch.Tensor:
     width, rest = m.block_tables.shape[1], len(lens) - m.num_decodes
     tables[: m.num_decodes, :width] = m.block_tables[: m.num_decodes]
     tables[shape.num_decodes :][:rest, :width] = m.block_tables[m.num_decodes :]
-    _, _, metadata = shape.unpack(packed, tables, 64)
+    _, _, metadata = shape.unpack(packed, tables[None], 64)
     fused = torch.randn(shape.num_tokens, *case.q.shape[1:], dtype=case.q.dtype, device=KERNEL_DEVICE)
     keys = torch.randn(shape.num_tokens, cache.shape[3], cache.shape[4], dtype=cache.dtype, device=KERNEL_DEVICE)
     backend.write(keys[count:], keys[count:], cache, metadata.slot_mapping[count:])

@@ -21,7 +21,7 @@ v1/worker/gpu/input_batch.py, v1/worker/gpu/states.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -57,9 +57,11 @@ class StepInputs:
     logits_at: torch.Tensor | None
     """[sum of num_drawn] the flat tokens from whose logits is drawn. None: each token is drawn from, in order."""
     packed: torch.Tensor
-    """Of a padded step: [4, pad_to] int64, of which input_ids, positions and slot_mapping are rows, and seq_lens, in
-    int32, the first half of the last row. So a CUDA graph's inputs are one copy, and the block tables another.
-    Of a step with a PromptShape: what that packs. Of others: empty."""
+    """Of a padded step: [3 + num_groups, pad_to] int64, of which input_ids, positions and slot_mapping are rows, and
+    seq_lens, in int32, the first half of the fourth; behind it are the further groups' slots. So a CUDA graph's inputs
+    are one copy, and the block tables another. Of a step with a PromptShape: what that packs. Of others: empty."""
+    tables: torch.Tensor
+    """[num_groups, num_seqs, max_blocks] int32: the block tables; of a padded step, of pad_to sequences."""
 
 
 class FlatTokens(NamedTuple):
@@ -97,9 +99,7 @@ class InputBatch:
         max_blocks = -(-max_model_len // block_size)
         # Zeros of this size cost no memory until they are written: the system hands out pages at first touch.
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int64)
-        self.block_table, *self.further_tables = (
-            np.zeros((max_num_seqs, max_blocks), np.int64) for _ in range(num_groups)
-        )
+        self.block_tables = [np.zeros((max_num_seqs, max_blocks), np.int64) for _ in range(num_groups)]
         self.num_tokens = np.zeros(max_num_seqs, np.int64)
         self.num_known = np.zeros(max_num_seqs, np.int64)  # tokens that the host knows: all, or all but the last
         self.num_computed = np.zeros(max_num_seqs, np.int64)
@@ -142,8 +142,7 @@ class InputBatch:
         """Copy a sequence's block table, which has changed. One without a row is no error: add() copies its table."""
         row = self._row_of.get(seq.seq_id)
         if row is not None:
-            self.block_table[row, : len(seq.block_ids)] = seq.block_ids
-            for table, block_ids in zip(self.further_tables, seq.further_tables, strict=False):
+            for table, block_ids in zip(self.block_tables, seq.tables, strict=False):
                 table[row, : len(block_ids)] = block_ids
 
     def prepare(
@@ -174,17 +173,16 @@ class InputBatch:
         none = np.empty(0, np.int64)
         at, for_graph = none if logits_at is None else logits_at, none
         if shape is not None:
-            for_graph = shape.pack(arrays[:5], flat.ends, self.block_size)
-        further = [each for table in self.further_tables for each in self._slots_and_tables(table, rows, flat)]
+            for_graph = shape.pack(arrays[:5], flat.ends, self.block_size, arrays[7:])
         *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at, packed = upload(
-            self.device, *further, *arrays, drawn_rows, unknown, flat.rows[unknown], at, for_graph
+            self.device, *arrays, drawn_rows, unknown, flat.rows[unknown], at, for_graph
         )
-        device_further, step = step[: len(further)], step[len(further) :]
         if pad_to is None:
-            input_ids, positions, slots, lens, order, starts, tables = step
+            input_ids, positions, slots, lens, order, starts, tables, *further = step
         else:
             packed, starts, tables = step
-            input_ids, positions, slots, lens, order = unpack_inputs(packed)
+            input_ids, positions, slots, lens, order = unpack_inputs(packed[:4])
+            further = [packed[row] for row in range(4, len(packed))]
         if len(unknown) == len(flat.rows):
             torch.index_select(self.last_tokens, 0, unknown_rows, out=input_ids[: len(unknown)])
         elif len(unknown):
@@ -193,18 +191,17 @@ class InputBatch:
             input_ids.index_copy_(0, unknown_at, tokens)
         self.device_drafts = None
         metadata = AttentionMetadata(
-            query_start_loc=starts, seq_lens=lens, slot_mapping=slots, block_tables=tables, decode_order=order,
+            query_start_loc=starts, seq_lens=lens, slot_mapping=slots, block_tables=tables[0], decode_order=order,
             max_query_len=int(num_new.max()) if pad_to is None else 1, max_seq_len=flat.max_seq_len,
             num_decodes=num_decodes,
         )  # fmt: skip
-        metadata.further = [
-            replace(metadata, slot_mapping=slots, block_tables=tables)
-            for slots, tables in zip(device_further[::2], device_further[1::2], strict=True)
-        ]
+        if further:
+            metadata.add_groups(further, tables[1:])
         drawn_from = None if logits_at is None else device_logits_at
         return StepInputs(
-            input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, num_drawn, drawn_from, packed
-        )
+            input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, num_drawn, drawn_from, packed,
+            tables,
+        )  # fmt: skip
 
     def _flatten(self, rows: np.ndarray, num_new: np.ndarray) -> FlatTokens:
         start = self.num_computed[rows]
@@ -239,27 +236,30 @@ class InputBatch:
         self, rows: np.ndarray, num_new: np.ndarray, flat: FlatTokens, pad_to: int | None
     ) -> tuple[tuple[np.ndarray, ...], int]:
         """What the model and attention read, on the host: token ids, positions, slots, lengths and order, in one array
-        for a CUDA graph; starts; block tables. And how many of the first sequences compute one token."""
+        for a CUDA graph; starts; block tables; slots of further groups. And how many of the first sequences compute one
+        token."""
         token_ids = self.token_ids[flat.rows, flat.positions]
-        slots, tables = self._slots_and_tables(self.block_table, rows, flat)
+        entries, offsets = flat.positions // self.block_size, flat.positions % self.block_size
+        slots, *further = [table[flat.rows, entries] * self.block_size + offsets for table in self.block_tables]
+        max_blocks, of_seqs = -(-flat.max_seq_len // self.block_size), rows if pad_to is None else flat.rows
+        tables = np.array([table[of_seqs, :max_blocks] for table in self.block_tables], np.int32)
         if pad_to is None:
             several = np.flatnonzero(num_new > 1)
             num_decodes = int(several[0]) if len(several) else len(rows)
             order = longest_first(flat.seq_lens[:num_decodes], 0)
             starts, lens = np.concatenate([[0], flat.ends]).astype(np.int32), flat.seq_lens.astype(np.int32)
-            return (token_ids, flat.positions, slots, lens, order, starts, tables), num_decodes
-        max_blocks = tables.shape[1]
-        starts, tables = np.arange(pad_to + 1, dtype=np.int32), np.zeros((pad_to, max_blocks), np.int32)
-        tables[: len(slots)] = self.block_table[flat.rows, :max_blocks]
+            return (token_ids, flat.positions, slots, lens, order, starts, tables, *further), num_decodes
+        starts = np.arange(pad_to + 1, dtype=np.int32)
         # A sequence's rows stay together: what one of them reads, the next finds in the GPU's cache.
         order = longest_first(flat.seq_lens.repeat(num_new), pad_to - len(slots))
-        block = pack_inputs(pad_to, token_ids, flat.positions, slots, flat.positions + 1, order)
-        return (block, starts, tables), pad_to
-
-    def _slots_and_tables(self, table: np.ndarray, rows: np.ndarray, flat: FlatTokens) -> tuple[np.ndarray, np.ndarray]:
-        """Of one group of layers: where the tokens' keys and values go, and the block tables of the sequences."""
-        slots = table[flat.rows, flat.positions // self.block_size] * self.block_size + flat.positions % self.block_size
-        return slots, table[rows, : -(-flat.max_seq_len // self.block_size)].astype(np.int32)
+        padded = np.zeros((len(tables), pad_to, max_blocks), np.int32)
+        padded[:, : len(slots)] = tables
+        packed = pack_inputs(pad_to, token_ids, flat.positions, slots, flat.positions + 1, order)
+        if further:
+            behind = np.zeros((len(further), pad_to), np.int64)
+            behind[:, : len(slots)] = further
+            packed = np.concatenate([packed, behind])
+        return (packed, starts, padded), pad_to
 
     def advance(self, inputs: StepInputs, drawn: list[Sequence]) -> Expected:
         """After the step: what was computed is in the cache, and the sequences of `drawn` are one token longer each.

@@ -92,7 +92,6 @@ def _build(
     groups = kv_cache_groups(
         model.decoder_spec, limits, cache_config.block_size, one_table=group is not None, has_draft=draft is not None
     )
-    chosen = dataclasses.replace(chosen, graphs=chosen.graphs and len(groups.windows) == 1)  # they read one table
     token_bytes = kv_bytes_per_token(model.decoder_spec, chosen.cache_dtype, groups)
     if draft is not None:
         token_bytes += kv_bytes_per_token(draft.model.decoder_spec, dtype)
@@ -184,7 +183,7 @@ def size_cache(
         return step + bytes_of_graphs(
             model, chosen.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=chosen.draws, cache_dtype=chosen.cache_dtype,
-            prompt_shapes=shapes_of_steps(chosen, limits, model, config.speculative_config),
+            prompt_shapes=shapes_of_steps(chosen, limits, model, config.speculative_config), groups=groups,
         )  # fmt: skip
 
     cache = config.cache_config
