@@ -91,7 +91,8 @@ class SamplingParams:
     `prompt_logprobs` are always raw, as nothing is drawn there.
     Text: `detokenize=False` leaves the text empty; `skip_special_tokens` hides EOS and its like. Between those that are
     shown the text has no space but the tokens' own, whatever `spaces_between_special_tokens` says.
-    Own code: `extra_args` reaches custom logits processors. Streams: `output_kind` says what AsyncLLM hands out.
+    Own code: `extra_args` reaches custom logits processors. Outputs: `output_kind` says what AsyncLLM hands out, and
+    FINAL_ONLY that no engine makes one before the last.
     Beam search: `use_beam_search=True` with `best_of` as the width, `length_penalty`, `early_stopping`.
     Form: `structured_outputs` holds the text to a JSON schema, a regular expression, a choice or a grammar.
     """

@@ -89,10 +89,14 @@ def assume(scheduler: Scheduler, launched: SchedulerOutput) -> None:
 
 def _after(scheduler: Scheduler, launched: SchedulerOutput) -> Iterator[tuple[Sequence, int]]:
     """The running sequences, each with the number of its known tokens that are not computed yet after `launched`."""
-    computed = dict(zip(launched.scheduled_seqs, launched.num_scheduled_tokens, strict=True))
+    for seq, num_tokens in zip(launched.scheduled_seqs, launched.num_scheduled_tokens, strict=True):
+        if seq.status is RUNNING:
+            yield seq, seq.get_len() - seq.num_computed_tokens - num_tokens
+    scheduled = set(launched.scheduled_seqs)  # a caller that has seen enough does not come here
     for request in scheduler.running:
         for seq in request.get_seqs(RUNNING):
-            yield seq, seq.get_len() - seq.num_computed_tokens - computed.get(seq, 0)
+            if seq not in scheduled:
+                yield seq, seq.get_len() - seq.num_computed_tokens
 
 
 def _goes_on(seq: Sequence, still_lacks: int, max_model_len: int) -> bool:

@@ -93,15 +93,21 @@ class SchedulerStats:
 
 @dataclass(slots=True)
 class EngineCoreOutputs:
-    """What came of a step. `failures`: the errors that ended requests. The next two come once a request.
+    """What came of a step. `new_tokens`: of requests of one sequence that gained one token and nothing else, which are
+    most of them in most steps. `failures`: the errors that ended requests. The next two come once a request.
     `prefill_stats`: how many tokens of its prompt were cached, and when its first step began, in seconds of
     time.time(). `prompt_logprobs`: of each token of the prompt but the first."""
 
     outputs: list[EngineCoreOutput] = field(default_factory=list)
+    new_tokens: dict[Key, int] = field(default_factory=dict)
     failures: dict[Key, Exception] = field(default_factory=dict)
     prefill_stats: dict[Key, tuple[int, float]] = field(default_factory=dict)
     prompt_logprobs: dict[Key, list[LogprobsRow]] = field(default_factory=dict)
     scheduler_stats: SchedulerStats | None = None
+
+    def by_sequence(self) -> list[EngineCoreOutput]:
+        """All that sequences gained, in one form."""
+        return [EngineCoreOutput(key, 0, [token_id]) for key, token_id in self.new_tokens.items()] + self.outputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,16 +46,16 @@ class SequenceState:
             self._detokenizer = IncrementalDetokenizer(
                 decoder, prompt_token_ids, skip_special_tokens=params.skip_special_tokens
             )
-        self._stops = list(params.stop or ()) if self._detokenizer is not None else []
+        self.stops = list(params.stop or ()) if self._detokenizer is not None else []
         keep_stop = params.include_stop_str_in_output
-        self._holdback = 0 if keep_stop else max((len(stop) for stop in self._stops), default=1) - 1
+        self._holdback = 0 if keep_stop else max((len(stop) for stop in self.stops), default=1) - 1
 
     def add(self, token_ids: list[int], ended: FinishReason | None, stop_reason: int | str | None = None) -> int:
         """`ended`: what the last of these tokens brings about by its id. Returns how many of them count: what comes
         after a stop string does not. One that became complete says more than a length that ran out."""
         self.made = None
         num_tokens = len(token_ids)
-        if self._stops:
+        if self.stops:
             for place, token_id in enumerate(token_ids, start=1):
                 if self._finds_stop(token_id, ended if place == num_tokens else None, len(self.token_ids) + place):
                     num_tokens, ended, stop_reason = place, "stop", self.stop_reason
@@ -89,7 +89,7 @@ class SequenceState:
         """Whether a stop string ends in the newest `num_added` characters; the earliest one cuts the text."""
         found = [
             (at, stop)
-            for stop in self._stops
+            for stop in self.stops
             if (at := self.text.find(stop, max(0, len(self.text) - num_added - len(stop) + 1))) >= 0
         ]
         if not found:
@@ -100,7 +100,7 @@ class SequenceState:
         return True
 
     def shown_text(self) -> str:
-        if self._detokenizer is not None and not self._stops:
+        if self._detokenizer is not None and not self.stops:
             self._read(self._detokenizer)
         if self._holdback == 0 or self.finish_reason is not None:
             return self.text
@@ -136,23 +136,19 @@ class RequestState:
 
     def __init__(
         self, key: Key, request_id: str, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams,
-        decoder: SupportsDecode | None,
+        decoder: SupportsDecode | None, *, final_only: bool = False,
     ) -> None:  # fmt: skip
-        self.key, self.request_id, self.params = key, request_id, params
+        """final_only: no output is asked for before the last."""
+        self.key, self.request_id, self.params, self.final_only = key, request_id, params, final_only
         self.prompt, self.prompt_token_ids, self._decoder = prompt, prompt_token_ids, decoder
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self.num_cached_tokens = 0
         self.pooling_output: list[float] | None = None
         self.metrics = RequestMetrics(time.time())
         self.sequences: dict[int, SequenceState] = {}  # of those that have a token
-        self._num_finished = 0
+        self._num_finished, self.finished = 0, False
         self.late: list[EngineCoreOutput] | None = None
         """What comes while a thread makes an output; None: no thread does."""
-
-    @property
-    def finished(self) -> bool:
-        """Of a beam search all winners come together."""
-        return self._num_finished == (len(self.sequences) or 1 if self.params.use_beam_search else self.params.best_of)
 
     def take(self, output: EngineCoreOutput, tokenizer: Any | None, now: float) -> bool:
         """Whether a stop string has ended a sequence that the core goes on with."""
@@ -168,7 +164,9 @@ class RequestState:
         self.pooling_output = output.pooling_output
         num_tokens = seq.add(output.new_token_ids, output.finish_reason, output.stop_reason)
         self.metrics.num_output_tokens += num_tokens
-        self._num_finished += seq.finish_reason is not None
+        if seq.finish_reason is not None:
+            self._num_finished += 1  # of a beam search all winners come together
+            self.finished = self.params.use_beam_search or self._num_finished == self.params.best_of
         if output.new_logprobs is not None:
             rows = output.new_logprobs[:num_tokens]
             seq.cumulative_logprob += sum(row.logprobs[0] for row in rows)
@@ -177,6 +175,16 @@ class RequestState:
         if output.cumulative_logprob is not None:
             seq.cumulative_logprob = output.cumulative_logprob
         return seq.finish_reason is not None and output.finish_reason is None
+
+    def take_token(self, token_id: int, now: float) -> bool:
+        """As take(), where its only sequence gained a token and nothing else."""
+        seq = self.sequences.get(0)
+        if seq is None or seq.finish_reason is not None or seq.stops:
+            return self.take(EngineCoreOutput(self.key, 0, [token_id]), None, now)
+        seq.made = None
+        seq.token_ids.append(token_id)
+        self.metrics.num_output_tokens += 1
+        return False
 
     def output(self) -> RequestOutput:
         """The request as it is, its sequences that have begun. Of a finished one the best n of best_of sequences, best
@@ -217,9 +225,11 @@ class OutputProcessor:
         self.request_states: dict[Key, RequestState] = {}
 
     def add_request(
-        self, key: Key, request_id: str, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams
-    ) -> RequestState:
-        state = RequestState(key, request_id, prompt, prompt_token_ids, params, self._decoder)
+        self, key: Key, request_id: str, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams, *,
+        final_only: bool = False,
+    ) -> RequestState:  # fmt: skip
+        asked = key, request_id, prompt, prompt_token_ids, params
+        state = RequestState(*asked, self._decoder, final_only=final_only)
         self.request_states[key] = state
         return state
 
@@ -228,7 +238,8 @@ class OutputProcessor:
         self.request_states.pop(key, None)
 
     def process_outputs(self, message: EngineCoreOutputs) -> tuple[list[RequestState], list[tuple[RequestState, int]]]:
-        """Returns the requests that changed, and the sequences, by index, that a stop string has ended."""
+        """Returns the requests that have an output to be fetched, and the sequences, by index, that a stop string has
+        ended."""
         now, states = time.time(), self.request_states
         for key, stats in message.prefill_stats.items():
             if key in states:
@@ -238,6 +249,12 @@ class OutputProcessor:
                 states[key].prompt_logprobs = [None, *(decode_row(row, self.tokenizer) for row in rows)]
         changed: dict[RequestState, None] = {}
         stopped: list[tuple[RequestState, int]] = []
+        for key, token_id in message.new_tokens.items():
+            if (state := states.get(key)) is not None:
+                if state.take_token(token_id, now):
+                    stopped.append((state, 0))
+                if state.finished or not state.final_only:
+                    changed[state] = None
         for output in message.outputs:
             if (state := states.get(output.key)) is None:
                 continue
@@ -246,7 +263,7 @@ class OutputProcessor:
                 continue
             if state.take(output, self.tokenizer, now):
                 stopped.append((state, output.seq_index))
-            if state.sequences:
+            if state.finished or (not state.final_only and state.sequences):
                 changed[state] = None
         for state in changed:
             if state.finished:

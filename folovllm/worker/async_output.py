@@ -144,11 +144,14 @@ class AsyncModelRunnerOutput:
         drawn = arrived.tolist()
         if min(drawn, default=0) < 0:
             self.failures |= find_sampling_errors([self.rows[index] for index in self.draws], drawn)
-        for index, token_id in zip(self.draws, drawn, strict=True):
-            seq = self.rows[index]
-            # Beams choose their tokens together, from the logprobs.
-            if not seq.sampling_params.use_beam_search and seq.seq_id not in self.failures:
-                output.token_ids[index] = token_id
+        if self._logprobs is None and not self.failures and len(drawn) == num_rows:
+            output.token_ids = [*drawn]  # of all rows; none is a beam, which would report log-probabilities
+        else:
+            for index, token_id in zip(self.draws, drawn, strict=True):
+                seq = self.rows[index]
+                # Beams choose their tokens together, from the logprobs.
+                if not seq.sampling_params.use_beam_search and seq.seq_id not in self.failures:
+                    output.token_ids[index] = token_id
         if self._logprobs is not None:
             for index, row, count in zip(self.draws, self._logprobs.rows(), self._reported, strict=True):
                 if count is not None and self.rows[index].seq_id not in self.failures:

@@ -53,7 +53,7 @@ class Front:
         key = self.names.index(request_id)
         if key in message.failures:
             raise message.failures[key]
-        return [output for output in message.outputs if output.key == key]
+        return [output for output in message.by_sequence() if output.key == key]
 
     def all_gained(self, request_id: str) -> list[EngineCoreOutput]:
         gained: list[EngineCoreOutput] = []

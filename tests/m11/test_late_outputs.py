@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from folovllm import LLMEngine, SamplingParams
+from folovllm import LLM, LLMEngine, RequestOutputKind, SamplingParams
 from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.engine.detokenizer import IncrementalDetokenizer
-from folovllm.engine.output_processor import SequenceState
-from folovllm.outputs import CompletionOutput
+from folovllm.engine.output_processor import RequestState, SequenceState
+from folovllm.outputs import CompletionOutput, RequestOutput
 
 PARAMS = {
     "greedy": SamplingParams(temperature=0, max_tokens=24),
@@ -87,6 +88,41 @@ def test_outputs_that_are_fetched_late_are_those_of_each_step(engine: LLMEngine)
     for every in (7, 100):
         add_all(engine, PARAMS)
         assert finished(engine, every) == each
+
+
+@pytest.mark.parametrize("whose", ["the call's", "the parameters'"])
+def test_the_last_outputs_alone_are_those_of_each_step(engine: LLMEngine, whose: str) -> None:
+    add_all(engine, PARAMS)
+    each, last = finished(engine, every=1), RequestOutputKind.FINAL_ONLY
+    for name, asked in PARAMS.items():
+        if whose == "the call's":
+            engine.add_request(name, "Once upon a time", asked, output_kind=last)
+        else:
+            engine.add_request(name, "Once upon a time", replace(asked, output_kind=last))
+    made: list[RequestOutput] = []
+    while engine.has_unfinished_requests():
+        made += engine.step()
+    assert {output.request_id: output.outputs for output in made} == each
+    assert [output.finished for output in made] == [True] * len(each)
+
+
+def test_generate_makes_one_output_of_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = list[str](), RequestState.output
+    monkeypatch.setattr(RequestState, "output", lambda state: (made.append(state.request_id), make(state))[1])
+    outputs = LLM(num_kv_blocks=64).generate(["Once"] * 3, SamplingParams(max_tokens=5, ignore_eos=True))
+    assert made == [output.request_id for output in outputs]
+    assert [output.metrics and output.metrics.num_output_tokens for output in outputs] == [5] * 3
+
+
+def test_a_token_and_nothing_else_is_sent_as_a_number(engine: LLMEngine) -> None:
+    params = {"plain": {}, "told": {"logprobs": 0}, "two": {"n": 2}}
+    add_all(engine, {name: SamplingParams(max_tokens=3, ignore_eos=True, **more) for name, more in params.items()})
+    messages = [engine.core.step() for _ in range(3)]
+    assert [list(message.new_tokens) for message in messages] == [["plain"], ["plain"], []]
+    sent = [sorted(str(output.key) for output in message.outputs) for message in messages]
+    assert sent == [["told", "two", "two"]] * 2 + [["plain", "told", "two", "two"]]
+    for name in params:
+        engine.abort_request(name)
 
 
 def test_a_token_that_ends_a_sequence_is_in_its_text_where_it_is_asked_for(engine: LLMEngine) -> None:

@@ -125,6 +125,21 @@ def test_a_row_is_free_again_and_keeps_nothing_of_who_had_it():
     assert inputs.metadata.slot_mapping.tolist() == [4, 5]
 
 
+def test_sequences_that_come_back_to_other_rows_are_found_there():
+    batch = InputBatch(2, MAX_MODEL_LEN, BLOCK, torch.device("cpu"))
+    seqs = [make_seq(name, [token], [], 0, [1]) for name, token in (("a", 5), ("b", 6))]
+    rows = []
+    for order in (seqs, seqs[::-1]):
+        for seq in order:
+            batch.add(seq)
+        inputs = prepare(batch, seqs, [1, 1])
+        assert inputs.input_ids.tolist() == [5, 6]
+        rows.append(inputs.rows.tolist())
+        for seq in seqs[::-1]:
+            batch.remove(seq.seq_id)
+    assert rows[0] == rows[1][::-1]
+
+
 def test_a_cleared_batch_has_all_its_rows():
     batch = InputBatch(2, MAX_MODEL_LEN, BLOCK, torch.device("cpu"))
     seqs = [make_seq(name, [1], [], 0, [0]) for name in "ab"]

@@ -90,7 +90,7 @@ class EngineReplica:
         if isinstance(message, Exception):
             self._error, alive = portable(message), set()
             message = EngineCoreOutputs(failures=dict.fromkeys(streams, self._error))
-        for output in message.outputs:
+        for output in message.by_sequence():
             if output.key in streams:
                 streams[output.key].waiting.outputs.append(output)
         message.failures = {key: portable(error) for key, error in message.failures.items()}

@@ -44,8 +44,8 @@ class RequestOutputCollector:
     vLLM: v1/engine/output_processor.py (RequestOutputCollector)
     """
 
-    def __init__(self, state: RequestState, *, final_only: bool) -> None:
-        self.state, self.final_only = state, final_only
+    def __init__(self, state: RequestState) -> None:
+        self.state = state
         self.error: Exception | None = None
         self.has_begun = False  # it has been woken
         self._filled = asyncio.Event()
@@ -201,9 +201,10 @@ class EngineClient(KnowsVLLM, ABC):
         if request_id in self._numbers:
             raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
         number = self._numbers[request_id] = next(self._new_numbers)
-        state = self.output_processor.add_request(number, request_id, checked.text, checked.token_ids, checked.params)
         final_only = kind is RequestOutputKind.FINAL_ONLY
-        collector = self._collectors[number] = RequestOutputCollector(state, final_only=final_only)
+        known = number, request_id, checked.text, checked.token_ids, checked.params
+        state = self.output_processor.add_request(*known, final_only=final_only)
+        collector = self._collectors[number] = RequestOutputCollector(state)
         try:
             request = EngineCoreRequest(number, request_id, checked, checked.params, priority)
             self._send(EngineCoreRequestType.ADD, request)
@@ -272,9 +273,9 @@ class EngineClient(KnowsVLLM, ABC):
         for state in changed:
             if (collector := self._collectors.get(state.key)) is None:
                 continue
-            if state.finished or not (collector.has_begun or collector.final_only):
+            if state.finished or not collector.has_begun:
                 collector.wake()
-            elif not collector.final_only:
+            else:
                 self._waiting[state.key] = collector
         if self._waiting:
             self._pacing.hand_out()

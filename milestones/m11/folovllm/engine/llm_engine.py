@@ -31,7 +31,7 @@ from folovllm.model_loader.pooler_config import load_pooler_config
 from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.pooling_params import PoolingParams
 from folovllm.sample.loaded_processors import load_logits_processors
-from folovllm.sampling_params import SamplingParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str, wrong
 from folovllm.utils.common import set_random_seed
 from folovllm.utils.engine_lock import EngineLock
@@ -95,9 +95,10 @@ class LLMEngine(KnowsVLLM):
 
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams | None = None, *,
-        priority: int = 0,
+        priority: int = 0, output_kind: RequestOutputKind | None = None,
     ) -> None:  # fmt: skip
         """Queue a request. Under policy="priority" a lower number goes first; among equals, the one that came first.
+        output_kind: in place of the parameters' own; of FINAL_ONLY no output is made before the last.
 
         Raises:
             ValueError: request_id is in use, priority without that policy; see also InputProcessor.process. A
@@ -108,9 +109,9 @@ class LLMEngine(KnowsVLLM):
             if self.holds({request_id}):
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
             request = self.input_processor.process(request_id, prompt, params, priority)
-            self.output_processor.add_request(
-                request_id, request_id, request.prompt, request.prompt_token_ids, request.sampling_params
-            )
+            known = request_id, request_id, request.prompt, request.prompt_token_ids, request.sampling_params
+            final_only = (output_kind or request.sampling_params.output_kind) is RequestOutputKind.FINAL_ONLY
+            self.output_processor.add_request(*known, final_only=final_only)
             self.core.add_request(request)
 
     def step(self) -> list[RequestOutput]:

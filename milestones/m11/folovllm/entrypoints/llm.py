@@ -18,7 +18,7 @@ from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.metrics_reader import Metric, labels_of, metrics_of
 from folovllm.entrypoints.pooling import PoolingMethods
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import BeamSearchParams, SamplingParams
+from folovllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from folovllm.utils.ids import next_unused
 from folovllm.vllm_names import KnowsVLLM, check_argument, check_keywords
 
@@ -137,7 +137,8 @@ class LLM(PoolingMethods, KnowsVLLM):
         try:
             for prompt, params, rank in zip(prompt_list, params_list, priorities, strict=True):
                 request_ids.append(next_unused("request", self._request_ids, lambda name: self.engine.holds({name})))
-                self.engine.add_request(request_ids[-1], prompt, params, priority=rank)  # type: ignore[arg-type]
+                options: dict[str, Any] = {"priority": rank, "output_kind": RequestOutputKind.FINAL_ONLY}
+                self.engine.add_request(request_ids[-1], prompt, params, **options)  # type: ignore[arg-type]
             return self._run(request_ids, show_progress=use_tqdm)
         except BaseException:  # not even an interrupt leaves requests of this call behind
             for request_id in request_ids:
@@ -210,19 +211,17 @@ class LLM(PoolingMethods, KnowsVLLM):
     def _run(self, request_ids: list[str], *, show_progress: bool) -> list[RequestOutput]:
         finished: dict[str, RequestOutput] = {}
         unfinished = set(request_ids)
-        counts: dict[str, int] = {}
+        counter = self.engine.core.tokens
+        before = counter.output_tokens
         with _progress(enabled=show_progress) as progress:
             task = progress.add_task("generating", total=len(request_ids), speed="")
             while unfinished:
                 for output in self.engine.step_for(unfinished):
-                    if output.metrics is not None:
-                        counts[output.request_id] = output.metrics.num_output_tokens
-                    if output.finished:
-                        finished[output.request_id] = output
-                        unfinished.discard(output.request_id)
-                        progress.advance(task)
-                elapsed = progress.tasks[0].elapsed
-                progress.update(task, speed=f"{sum(counts.values()) / elapsed:.1f} tokens/s" if elapsed else "")
+                    finished[output.request_id] = output
+                    unfinished.discard(output.request_id)
+                    progress.advance(task)
+                elapsed, num_tokens = progress.tasks[0].elapsed, counter.output_tokens - before
+                progress.update(task, speed=f"{num_tokens / elapsed:.1f} tokens/s" if elapsed else "")
         return [finished[request_id] for request_id in request_ids]
 
 

@@ -112,6 +112,7 @@ class InputBatch:
     def clear(self) -> None:
         """Forget all rows."""
         self._row_of: dict[str, int] = {}
+        self._rows_for: tuple[list[Sequence] | None, np.ndarray] = None, np.empty(0, np.int64)
         self._free_rows = list(range(len(self.num_tokens) - 1, -1, -1))
 
     def __contains__(self, seq_id: str) -> bool:
@@ -120,6 +121,7 @@ class InputBatch:
     def add(self, seq: Sequence) -> None:
         """Give a sequence a row and write all that is known of it."""
         row = self._row_of[seq.seq_id] = self._free_rows.pop()
+        self._rows_for = None, self._rows_for[1]
         num_prompt, num_tokens = seq.get_prompt_len(), seq.get_len()
         self.token_ids[row, :num_prompt] = seq.data.prompt_token_ids
         self.token_ids[row, num_prompt:num_tokens] = seq.data.output_token_ids
@@ -136,7 +138,10 @@ class InputBatch:
             self._free_rows.append(row)
 
     def _rows_of(self, seqs: list[Sequence]) -> np.ndarray:
-        return np.array([self._row_of[seq.seq_id] for seq in seqs], np.int64)
+        """Found once for the same sequences, which are as a rule those of the step before."""
+        if self._rows_for[0] != seqs:
+            self._rows_for = list(seqs), np.array([self._row_of[seq.seq_id] for seq in seqs], np.int64)
+        return self._rows_for[1]
 
     def set_blocks(self, seq: Sequence) -> None:
         """Copy a sequence's block table, which has changed. One without a row is no error: add() copies its table."""

@@ -149,9 +149,9 @@ class Scheduler:
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
         """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most
         steps, and it takes a tenth of the time of asking for blocks."""
-        seq, *siblings = request.sequences.values()
-        if siblings or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
+        if len(request.sequences) > 1 or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
             return False
+        (seq,) = request.sequences.values()
         if seq.get_len() - seq.num_computed_tokens != 1 or not self.kv.has_slot(seq):
             return False
         output.add(seq, 1)

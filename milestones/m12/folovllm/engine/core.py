@@ -9,6 +9,7 @@ vLLM: v1/engine/core.py (EngineCore.step, step_with_batch_queue)
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -76,7 +77,7 @@ class EngineCore:
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
         self.beams: dict[str, BeamGroup] = {}  # by request id
         self._new: set[str] = set()  # requests that no step has taken in
-        self._masks, self._tokens = MasksAhead(), TokenCounter()
+        self._masks, self.tokens = MasksAhead(), TokenCounter()
         self._threads = threads_for_steps(config.model_config.model, config.parallel_config.tensor_parallel_size)
         self._is_stepping = False
 
@@ -113,7 +114,7 @@ class EngineCore:
         self._forget_finished(request)
 
     def stats(self) -> EngineStats:
-        return EngineStats.of(self.scheduler, self._tokens)
+        return EngineStats.of(self.scheduler, self.tokens)
 
     def step(self) -> EngineCoreOutputs:
         """One step, if there is anything to do. A request that fails by itself, or took part in a step that failed, is
@@ -155,7 +156,7 @@ class EngineCore:
                 made.prompt_logprobs[self.requests[seq.request_id].key] = output.prompt_logprobs[seq.seq_id]
         num_tokens = self._take_in(scheduled.rows, output, gained, made)
         self._report(self._over)
-        self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
+        self.tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _note_new(self, scheduled: SchedulerOutput, began_at: float, made: EngineCoreOutputs) -> None:
         for seq in scheduled.grown_seqs:  # whoever takes part for the first time has new blocks
@@ -173,24 +174,26 @@ class EngineCore:
     def _take_in(self, rows: list[Sequence], output: ModelRunnerOutput, gained: Gained, made: EngineCoreOutputs) -> int:
         """The new tokens of each sequence, several where draft tokens were right; returns how many there are."""
         logprobs = {seq: row for seq, row in zip(rows, output.logprobs, strict=True) if row is not None}
-        new: dict[Sequence, tuple[int, SequenceStatus | None]] = {}
-        for seq, ended in gained:
-            if seq.status is RUNNING:  # its request has not failed in this step
-                new[seq] = (new[seq][0] + 1 if seq in new else 1), ended
+        last = dict(gained)  # of each sequence: what its last token brings about
+        counts = Counter(seq for seq, _ in gained) if len(last) < len(gained) else {}
         changed: dict[Request, None] = {}
         num_tokens, pooled = 0, output.pooled
-        for seq, (count, ended) in new.items():
-            request = self.requests[seq.request_id]
+        for seq, ended in last.items():
+            if seq.status is not RUNNING:  # its request has failed in this step
+                continue
+            request, count = self.requests[seq.request_id], counts.get(seq, 1)
             params, num_tokens = request.sampling_params, num_tokens + count
-            token_ids = seq.data.output_token_ids[-count:]
+            if params.extra_args:
+                changed[request] = None
+            if ended is None and count == params.best_of == 1 and seq not in logprobs:
+                made.new_tokens[request.key] = seq.data.output_token_ids[-1]
+                continue
+            token_ids, index = seq.data.output_token_ids[-count:], 0 if params.best_of == 1 else seq.index
             new_logprobs = [logprobs[seq], *output.later_logprobs.get(seq.seq_id, ())] if seq in logprobs else None
             reason = None if ended is None else SequenceStatus.finish_reason(ended)
-            index = 0 if params.best_of == 1 else seq.index
             answer = pooled[seq.seq_id] if pooled else None
             came = new_logprobs, reason, seq.stop_reason, None, answer
             made.outputs.append(EngineCoreOutput(request.key, index, token_ids, *came))
-            if params.extra_args:
-                changed[request] = None
             if ended is not None:
                 self._finish(request, seq, ended)
                 self._forget_finished(request)
