@@ -56,9 +56,9 @@ LIMITS = {
 }
 NOT_YET = {
     "m6": Size(step_functions=84),
-    "m11": Size(lines=25_962),
-    "m12": Size(lines=26_606),
-    "m13": Size(lines=27_286),
+    "m11": Size(lines=25_963),
+    "m12": Size(lines=26_607),
+    "m13": Size(lines=27_287),
     "around": Size(lines=12_567),
     "root": Size(lines=39_820),
     "milestones": Size(lines=53_876),
