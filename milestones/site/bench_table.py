@@ -28,6 +28,7 @@ _LABELS = {
         "hardware": "Machine",
         "versions": "Versions",
         "date": "Date",
+        "before": "Measured before the changes that *A faster GPU engine* names",
         "busy": "Other programs used {used:.1f} of {cores} cores ({share:.0%}) meanwhile",
         "sep": ", ",
     },
@@ -38,6 +39,7 @@ _LABELS = {
         "hardware": "机器",
         "versions": "版本",
         "date": "日期",
+        "before": "测于《更快的 GPU 引擎》所列各项改动之前",
         "busy": "同时其他程序占用了 {cores} 个核里的 {used:.1f} 个（{share:.0%}）",
         "sep": "，",
     },
@@ -155,6 +157,8 @@ def _caption(data: dict[str, Any], lang: str, same: list[str]) -> list[str]:
     parts = [f"{labels['same']}: {labels['sep'].join(same)}"] if same else []
     parts.append(f"{labels['command']}: `{command_today(data['command'])}`")
     parts += [f"{labels[key]}: {_inline(data[key], labels['sep'])}" for key in ("hardware", "versions", "date")]
+    if "gpus" in data["hardware"] and data["versions"].get("folovllm") == "0.1.0":  # until a GPU has run a later one
+        parts.append(labels["before"])
     if notes := data.get("notes"):
         parts.append(said(_inline(notes, " "), lang).replace("。 ", "。"))
     if (load := data.get("other_load")) and load["is_busy"]:

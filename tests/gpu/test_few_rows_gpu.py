@@ -46,6 +46,30 @@ def test_a_layers_products_are_those_of_float64(shape: str, num_rows: int) -> No
     assert_near(few_rows(middle, down, add_to=x.clone()), x.double() + middle.double() @ down.double().T)
 
 
+@pytest.mark.parametrize("num_rows", [1, 16, 32, 64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_with_codes_and_what_is_around_them_are_those_of_float64(shape: str, num_rows: int) -> None:
+    from folovllm.layers.kernels.add_rms_norm import rms_norm
+    from folovllm.layers.quantization.codes import round_to_nearest
+    from folovllm.layers.quantization.kernels.linear_codes import linear_codes, pack_codes
+
+    torch.manual_seed(0)
+    hidden, _, intermediate = SHAPES[shape]
+    x, stream, norm = normal(num_rows, hidden), normal(num_rows, hidden), RMSNorm(hidden, 1e-6, rms_norm)
+    norm.weight.data = normal(hidden)
+    gate_up, down = (
+        round_to_nearest(normal(*size).float(), bits=4, group_size=128, symmetric=False)
+        for size in ((2 * intermediate, hidden), (hidden, intermediate))
+    )
+    gate, up = (x.double() @ gate_up.dequantize().double().T).chunk(2, dim=1)
+    middle = linear_codes(x, pack_codes(gate_up, 4), gated=True)
+    assert_near(middle, F.silu(gate) * up)
+    want = stream.double() + middle.double() @ down.dequantize().double().T
+    got = linear_codes(middle, pack_codes(down, 4), into=(norm, stream))
+    assert_near(got, F.rms_norm(want, (hidden,), norm.weight.double(), 1e-6))
+    assert_near(stream, want)
+
+
 @pytest.mark.parametrize("num_rows", [8, 64])
 def test_a_chain_in_a_graph_is_the_same_chain_with_waits_between(num_rows: int) -> None:
     """Each product is launched while those before it run: what it reads must be there, and what it writes over is done

@@ -24,9 +24,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     return compiled_by("tests.m4.attention_aot", tmp_path_factory.mktemp("triton"), "few")
 
 
-def check_everything(kernels: Kernels, spilled: int = 0, spilled_in_float32: int = 0, spilled_fused: int = 0) -> None:
+def check_everything(kernels: Kernels, spilled: int = 0, spilled_in_float32: int = 0) -> None:
     for name, kernel in kernels.items():
-        most = spilled_in_float32 if "-fp32-" in name else spilled_fused if name.startswith("fused") else spilled
+        most = spilled_in_float32 if "-fp32-" in name else spilled
         assert kernel["stack"] <= most, f"{name} spills {kernel['stack']} bytes of registers"
         assert kernel["shared"] + SYSTEM_SHARED <= SHARED_MEMORY, name
         assert kernel["registers"] * kernel["warps"] * 32 <= REGISTERS, name
@@ -40,10 +40,8 @@ def test_k_and_v_come_while_tiles_before_them_are_multiplied_and_no_register_is_
 
 
 def test_so_does_every_dtype_with_every_head_size_and_tile(tmp_path: Path) -> None:
-    """Of some hundred, a few may spill two registers, or some more in float32: which ones depends on the compiler. So
-    does the fused decode: ten in bfloat16 with 128 numbers a head by Triton 3.6, none by 3.7."""
-    kernels = compiled_by("tests.m4.attention_aot", tmp_path, "all")
-    check_everything(kernels, spilled=8, spilled_in_float32=64, spilled_fused=40)
+    """Of some hundred, a few may spill two registers, or some more in float32: which ones depends on the compiler."""
+    check_everything(compiled_by("tests.m4.attention_aot", tmp_path, "all"), spilled=8, spilled_in_float32=64)
 
 
 def test_k_and_v_are_fetched_in_pieces_of_16_bytes(compiled: Kernels) -> None:

@@ -34,26 +34,18 @@ def test_nothing_is_read_or_written_before_the_kernel_in_front_is_over(compiled:
 
 
 def test_a_draw_takes_ten_instructions_a_logit_and_no_barrier(compiled: Kernels) -> None:
-    """A thread of the draw reads 8 tokens of each of its 8 stripes in a round, and computes 9 exponentials a stripe. It
-    has two such loops, with filters and without."""
-    for name, most in (("draw", 9.0), ("draw of edited", 9.5)):
-        loops = [loop for loop in compiled[name]["loops"] if loop["MUFU.EX2"] == 72]
-        assert len(loops) == 2, name
-        assert all(loop["BAR"] == 0 for loop in loops), name
-        assert all(loop["LDG"] == loop["LDG.E.128"] >= 8 for loop in loops), name
-        assert min(loop["size"] for loop in loops) <= most * 64, name
+    """A thread reads 8 tokens of each of its 8 stripes in a round, and computes 9 exponentials a stripe. Where rows are
+    filtered, some more: what is dropped."""
+    for name, most in (("lanes", 9.0), ("draw", 14.0), ("draw of edited", 14.0)):
+        (loop,) = (loop for loop in compiled[name]["loops"] if loop["MUFU.EX2"] == 72)
+        assert loop["BAR"] == 0, name
+        assert loop["LDG"] == loop["LDG.E.128"] >= 8, name
+        assert loop["size"] <= most * 64, name
 
 
 def test_two_rows_are_drawn_on_a_multiprocessor_at_a_time(compiled: Kernels) -> None:
     draw = compiled["draw"]
     assert 2 * draw["registers"] * draw["warps"] * 32 <= REGISTERS
-
-
-def test_a_warp_finds_the_likeliest_of_its_lanes_as_a_draw_does(compiled: Kernels) -> None:
-    (loop,) = (loop for loop in compiled["lanes"]["loops"] if loop["MUFU.EX2"] == 72)
-    assert loop["BAR"] == 0
-    assert loop["LDG"] == loop["LDG.E.128"] == 8
-    assert loop["size"] <= 9 * 64
 
 
 def test_layers_read_and_write_16_bytes_a_thread(compiled: Kernels) -> None:

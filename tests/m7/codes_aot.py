@@ -38,7 +38,8 @@ VARIANTS = [
 ]
 
 
-def compile_variant(variant: Variant) -> dict[str, Any]:
+def compile_variant(variant: Variant, **more: Any) -> dict[str, Any]:
+    """more: further constants."""
     element_size = 4 if variant.dtype == "fp32" else 2
     plan = choose_plan(
         variant.rows or 1, OUTS, LINES, element_size, invariant=not variant.rows, small=SMALL,
@@ -47,15 +48,15 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
     constants = {
         "BITS": 4 if variant.codes == "4" else 8, "E4M3": variant.codes == "e4m3", "GROUP": variant.group,
         "PIECE": min(variant.group, 64), "EVEN": True, "HAS_BIAS": False, "BLOCK_M": plan.rows, "BLOCK_N": plan.outs,
-        "INTERPRETED": False,
+        "PARTS": 1, "INTERPRETED": False, **more,
     }  # fmt: skip
-    out = {"out_ptr": "*fp32"} if plan.splits > 1 else {}
+    out = {"out_ptr": "*fp32"} if plan.splits > 1 and not more else {}
     kernel = linear_codes._linear_codes_kernel
     return compile_kernel(kernel, variant.dtype, constants, plan.warps, plan.stages, **TYPES, **out)
 
 
-def compile_sums(splits: int) -> dict[str, Any]:
-    constants = {"SPLITS": splits, "HAS_BIAS": True, "COLUMNS": linear_codes.COLUMNS}
+def compile_sums(splits: int, **more: Any) -> dict[str, Any]:
+    constants = {"SPLITS": splits, "HAS_BIAS": True, "COLUMNS": linear_codes.COLUMNS, **more}
     return compile_kernel(linear_codes._add_splits_kernel, "bf16", constants, 4, **TYPES)
 
 

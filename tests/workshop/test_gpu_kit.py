@@ -16,7 +16,9 @@ import psutil
 import pytest
 from torch.autograd import DeviceType
 
+from workshop.bench import rounds
 from workshop.bench.__main__ import build_parser
+from workshop.bench.__main__ import main as bench
 from workshop.bench.gpu_kernels import GPUS, NAMES, OTHERS, kernel_seconds
 from workshop.gpu_kit import __main__ as kit
 from workshop.gpu_kit import ranks, serving
@@ -171,6 +173,34 @@ def test_what_breaks_everything_is_known_in_the_first_45_seconds(tmp_path: Path)
 
 
 # What parts write.
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("decode", "decode --batch-sizes 1 2 --context 8 --steps 2 --rounds 1"),
+        ("ablate", "ablate --features prefix-caching trace --num-requests 2 --input-len 8 --output-len 4 --rounds 1"),
+        ("run_preset", "preset nano-vllm --num-requests 2 --input-len 12 --output-len 8 --rounds 2"),
+    ],
+)
+def test_what_a_killed_part_had_measured_is_kept(
+    module: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def keep(*given: Any) -> None:
+        rounds.keep(*given)
+        raise KilledError
+
+    monkeypatch.setattr(f"workshop.bench.{module}.keep", keep)
+    out = tmp_path / "part.json"
+    with pytest.raises(KilledError):
+        bench([*command.split(), "--shape", "qwen3-tiny", "--dtype", "float32", "--json", str(out)])
+    (row,), (samples,) = (json.loads(out.read_text())[name] for name in ("rows", "samples"))
+    assert row["seconds" if "seconds" in row else "step_ms"] > 0
+    assert all(len(values) == 1 for values in samples.values())
+    assert [path.name for path in tmp_path.iterdir()] == ["part.json"]
 
 
 def test_the_page_has_predicted_beside_measured_for_every_kernel() -> None:

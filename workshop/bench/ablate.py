@@ -29,7 +29,7 @@ from unittest.mock import patch
 import torch
 
 from folovllm.bench.options import add_common, add_lengths, add_model, add_number, source
-from folovllm.bench.report import Line, Report
+from folovllm.bench.report import Line, Report, median_of
 from folovllm.bench.runs import FoloVLLM, Run, Work
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EngineConfig
@@ -45,12 +45,18 @@ from folovllm.utils.devices import default_device
 from folovllm.worker import cuda_graph
 from folovllm.worker.model_runner import current_device
 from milestones.bench.spread import in_turn
+from workshop.bench.decode import host_seconds
 from workshop.bench.presets import PRESETS
-from workshop.bench.rounds import take_turns
+from workshop.bench.rounds import keep, take_turns
 from workshop.bench.sampler import NaiveSampler
 
-COLUMNS = ["feature", "seconds", "seconds_without", "ratio", "low", "high", "sure", "longest_step_ratio", "verdict"]
+COLUMNS = [
+    "feature", "seconds", "seconds_without", "ratio", "low", "high", "sure", "longest_step_ratio", "host_ms",
+    "host_ms_without", "verdict",
+]  # fmt: skip
 WARM_UP = 2  # requests
+Played = tuple[Run, float | None]
+"""A run, and the seconds of the host in one of its steps; None on a CPU."""
 
 
 def left_out(names: Sequence[str]) -> tuple[dict[str, Any], list[Callable[[FoloVLLM], object]]]:
@@ -242,9 +248,13 @@ def run(args: argparse.Namespace) -> Report:
             feature.after(made)
             return made
 
-        def play(engine: FoloVLLM, feature: Feature, number: int) -> Run:
-            with feature.inside():
-                return engine.run(*work(number))
+        def play(engine: FoloVLLM, feature: Feature, number: int) -> Played:
+            with feature.inside(), host_seconds(engine.engine) as host:
+                return engine.run(*work(number)), median_of(host)
+
+        def report() -> Report:
+            title, notes = f"One feature changed at a time, {model.label}", _notes(args, shared)
+            return Report.of(args, title, COLUMNS, lines, notes)
 
         whole = Feature("nothing")
         plain = build(whole)
@@ -257,27 +267,34 @@ def run(args: argparse.Namespace) -> Report:
             pair = [("whole", partial(play, plain, whole)), (feature.what, partial(play, build(feature), feature))]
             found = take_turns(pair, args.rounds, tick, back_and_forth=True)
             lines.append(_line(feature, *(reversed(found) if feature.adds else found)))
+            keep(args, report())
+        return report()
+
+
+def _notes(args: argparse.Namespace, shared: int) -> list[str]:
     requests = f"{args.num_requests} requests at once, {args.input_len} tokens in, the first {shared} of them the same "
     requests += f"for all, {args.output_len} out"
-    notes = [
-        f"{requests if preset is None else 'the requests of ' + args.preset}, {args.dtype}; {args.rounds} rounds of "
-        "each pair in turn, after a warm-up.",
+    return [
+        f"{requests if args.preset is None else 'the requests of ' + args.preset}, {args.dtype}; {args.rounds} rounds "
+        "of each pair in turn, after a warm-up.",
         "ratio: seconds without the feature over seconds with it, the middle one of the rounds; low to high holds the "
         "true one, as sure as the column says. worth it: above 1. costs: below 1. noise: 1 is inside.",
         "longest step: the same ratio of each round's longest step, which is what others wait for.",
+        "host: what it does in a step, on a GPU beside it.",
         "Each is changed alone. Together they are not the product: fused layers are C++ kernels where those can run.",
     ]
-    return Report.of(args, f"One feature changed at a time, {model.label}", COLUMNS, lines, notes)
 
 
-def _line(feature: Feature, with_it: list[Run], without: list[Run]) -> Line:
+def _line(feature: Feature, with_it: list[Played], without: list[Played]) -> Line:
     samples = {
-        "seconds": [run.seconds for run in with_it],
-        "seconds_without": [run.seconds for run in without],
+        "seconds": [run.seconds for run, _ in with_it],
+        "seconds_without": [run.seconds for run, _ in without],
     }
     found = in_turn(*samples.values())
-    longest = [[max(step.seconds for step in run) for run in runs] for runs in (with_it, without)]
+    longest = [[max(step.seconds for step in run) for run, _ in runs] for runs in (with_it, without)]
     verdict = {"above": "worth it", "below": "costs"}.get(found.verdict, found.verdict)
     facts = {"feature": feature.what, "ratio": found.ratio, "low": found.low, "high": found.high, "sure": found.level}
     ratio = statistics.median(one / other for other, one in zip(*longest, strict=True))
+    for name, runs in (("host_ms", with_it), ("host_ms_without", without)):
+        facts[name] = median_of([1e3 * host for _, host in runs if host is not None])
     return facts | {"longest_step_ratio": ratio, "verdict": verdict}, samples

@@ -14,17 +14,21 @@ import argparse
 import gc
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from folovllm.bench.options import add_batch_sizes, add_common, add_model, add_number, source
-from folovllm.bench.report import Report, Row, medians
+from folovllm.bench.report import Report, Row, median_of, medians
 from folovllm.bench.runs import make_engine
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
+from folovllm.core.step_record import StepRecord
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.layers.linear import Linear, LMHead
 from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.roofline import ModelCost, Probe, exceeds_caches, linears
+from workshop.bench.rounds import keep
 from workshop.bench.timer import by_round, counted
 
 COLUMNS = [
@@ -33,6 +37,9 @@ COLUMNS = [
 ]  # fmt: skip
 BLOCK_SIZE = 16
 WARM_UP_STEPS = 5
+Measured = tuple[list[int], list[float], float | None]
+"""Each sequence's context in the middle of the measured steps; the seconds of each step, and those of the host in one;
+None on a CPU."""
 
 
 class DecodingBatch:
@@ -71,6 +78,23 @@ class DecodingBatch:
             self.engine.step()
 
 
+@contextmanager
+def host_seconds(engine: LLMEngine) -> Iterator[list[float]]:
+    """What the host does in each step inside, but for waiting for tokens; empty on a CPU, which computes the model
+    itself."""
+    found: list[float] = []
+
+    def listener(record: StepRecord) -> None:
+        begin, _, launched, came, _, end = record.times
+        found.append(launched - begin + end - came)
+
+    stop = engine.core.listen(listener) if engine.device.type == "cuda" else lambda: None
+    try:
+        yield found
+    finally:
+        stop()
+
+
 def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "Decode steps at several batch sizes, as a share of what memory and arithmetic of this machine allow."
     command.description = text
@@ -102,7 +126,15 @@ def run(args: argparse.Namespace) -> Report:
         tick("measuring the machine")
         probe.measure(warm_up=True)
         vocab = vocab_size(model)
-        found = [_measure(engine, vocab, probe, batch, args, tick) for batch in batch_sizes]
+        found: list[Measured] = []
+        for batch in batch_sizes:
+            found.append(_measure(engine, vocab, probe, batch, args, tick))
+            keep(args, report := _report(args, model.label, found, cost, probe))
+    return report
+
+
+def _report(args: argparse.Namespace, label: str, found: list[Measured], cost: ModelCost, probe: Probe) -> Report:
+    rounds, steps = args.rounds, args.steps
     lines = [
         (_facts(args, contexts, seconds, host, cost, probe), {"step_ms": by_round(seconds, rounds)})
         for contexts, seconds, host in found
@@ -114,35 +146,29 @@ def run(args: argparse.Namespace) -> Report:
         "floor: the longer of bytes at the measured bandwidth and operations at the measured matmul rate, torch's or "
         "the engine's own; share: floor over step. host: what it does in a step, on a GPU beside it.",
     ]
-    if not exceeds_caches(cost.weight_bytes, engine.device):
+    if not exceeds_caches(cost.weight_bytes, probe.device):
         notes.append("The weights are small enough to stay in caches: no share.")
-    return Report.of(args, f"Decode against the roofline, {model.label}", COLUMNS, lines, notes)
+    return Report.of(args, f"Decode against the roofline, {label}", COLUMNS, lines, notes)
 
 
-def _measure(
-    engine: LLMEngine, vocab: int, probe: Probe, batch: int, args: argparse.Namespace, tick: Any
-) -> tuple[list[int], list[float], float | None]:
-    """Each sequence's context in the middle of the measured steps; the seconds of each step, and those of the host in
-    one; None on a CPU, which computes the model itself."""
+def _measure(engine: LLMEngine, vocab: int, probe: Probe, batch: int, args: argparse.Namespace, tick: Any) -> Measured:
     tick(f"batch {batch}: computing {batch * args.context:,} tokens of prompts")
     sequences = DecodingBatch(engine, batch, args.context, vocab, args.seed)
     before = dict(sequences.lengths)
-    seconds, records = list[float](), list[list[float]]()
-    stop = engine.core.listen(lambda record: records.append(record.times))
-    for number in range(args.rounds):
-        tick(f"batch {batch}: round {number + 1}/{args.rounds}")
-        probe.measure()
-        gc.collect()  # here, and not in the middle of a step
-        seconds += [sequences.step() for _ in range(args.steps)]
-    stop()
+    seconds = list[float]()
+    with host_seconds(engine) as host:
+        for number in range(args.rounds):
+            tick(f"batch {batch}: round {number + 1}/{args.rounds}")
+            probe.measure()
+            gc.collect()  # here, and not in the middle of a step
+            seconds += [sequences.step() for _ in range(args.steps)]
     after = dict(sequences.lengths)
     if any(after[name] - before[name] != len(seconds) for name in before):
         raise RuntimeError(f"not all of {batch} sequences gained a token in every step")
     sequences.end()
     # The query of a step is the newest token, and sees itself, too.
     contexts = [args.context + (before[name] + after[name]) // 2 for name in before]
-    host = statistics.median(at[2] - at[0] + at[5] - at[3] for at in records)  # but for waiting for tokens
-    return contexts, seconds, host if engine.device.type == "cuda" else None
+    return contexts, seconds, median_of(host)
 
 
 def largest_layer(engine: LLMEngine) -> Linear:

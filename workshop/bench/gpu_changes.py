@@ -20,11 +20,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from folovllm.attention.splits import SMS
 from folovllm.bench.report import Line, Report
 from folovllm.worker.prompt_shape import FEW_DECODES
 from workshop.bench.gpu_kernels import (
     COPY_SHARE,
+    DRAW_REST,
+    DRAW_SHARE,
+    DRAW_THREADS,
     GPUS,
+    ISSUE_SHARE,
+    ISSUES,
     ITEM,
     LAUNCH,
     NAMES,
@@ -189,6 +195,14 @@ def turn_in_decode(step: Step) -> Step:
     return step.having(decode=(step.us["decode"] + layers * TURNED, float(layers)), rotation=(0.0, 0.0))
 
 
+def draw_by_many(step: Step) -> Step:
+    """Eight programs sum a row's stripes, one races them. Between the two is a launch for filters."""
+    rows, vocab = len(step.contexts), shard_of(SHAPE, 1).vocab
+    read = max(rows * vocab * ITEM / (DRAW_SHARE * H200.bandwidth), vocab * ITEM / 8 / WARP)
+    races = math.ceil(rows / SMS) * DRAW_THREADS * DRAW_REST / (ISSUE_SHARE * ISSUES)
+    return step.having(draw=(1e6 * (read + races + LAUNCH + 2 * PRODUCT_LAUNCH), 3.0))
+
+
 def cache_in_8_bits(step: Step) -> Step:
     """Half the bytes, which are converted while others come. q and k turn in front of decode, as they did."""
     shape, before = shard_of(SHAPE, 1), calibrated(step.contexts)
@@ -200,12 +214,17 @@ def cache_in_8_bits(step: Step) -> Step:
     return step.having(decode=(decode, step.launches["decode"]), rotation=turned)
 
 
+def draw_of_one(step: Step) -> float:
+    """Of one program, which passes over its row."""
+    return calibrated(step.contexts).us["draw"]
+
+
 def filter_in_passes(step: Step) -> Step:
     """top-p as it was measured, by one program a row."""
     rows = read_rows("sampling-h200")
     found = {(row["setting"], row["rows"]): row["us"] for row in rows}
     known = [(at, [us - found["temperature", at]]) for (name, at), us in found.items() if name == "top_p"]
-    return step.having(draw=(step.us["draw"] + between(len(step.contexts), known)[0], 2.0))
+    return step.having(draw=(draw_of_one(step) + between(len(step.contexts), known)[0], 2.0))
 
 
 def filter_by_many(step: Step) -> Step:
@@ -214,7 +233,7 @@ def filter_by_many(step: Step) -> Step:
     programs = (8, 16 if rows < 16 else 4)
     seconds = sum(max(rows * vocab * ITEM / H200.bandwidth, vocab * ITEM / each / WARP) + LAUNCH for each in programs)
     sorting = math.ceil(rows / SORTED_AT_ONCE) * SORT
-    return step.having(draw=(step.us["draw"] + 1e6 * (seconds + sorting), 3.0))
+    return step.having(draw=(draw_of_one(step) + 1e6 * (seconds + sorting), 3.0))
 
 
 def windows(step: Step) -> Step:
@@ -239,6 +258,7 @@ BF16: dict[str, Change] = {
     "own product up to 64 rows": own_product,
     "decode merges its splits": merge_in_decode,
     "decode turns q and k": turn_in_decode,
+    "a row's draw by many programs": draw_by_many,
 }
 # Each on top of all of those.
 SETTINGS: dict[str, Change] = {

@@ -10,15 +10,20 @@ vLLM: none
 
 from __future__ import annotations
 
+import argparse
 import math
 
+from folovllm.bench.report import Line, Report
 from folovllm.layers.quantization.plan import choose_plan
 from workshop.bench.gpu_changes import (
+    BATCHES,
     BF16,
+    FEW_ROWS,
     H200,
     MERGED,
     apply,
     calibrated,
+    draw_by_many,
     gap_of_launches,
     head_us,
     merge_in_decode,
@@ -40,8 +45,11 @@ from workshop.bench.gpu_kernels import (
     products_of,
     shard_of,
 )
+from workshop.bench.workload_steps import host_us
 
 LARGE = "qwen3-8b"
+COLUMNS = ["requests", "bf16_before", "bf16", "w4a16_before", "w4a16", "host", "ratio"]
+FEW = 16  # rows of which layers of that size have norm, product and SwiGLU in one kernel
 SMS = 132
 LINE, FIRST = 256, 1.2e-6  # columns of a line; seconds until a program's first line is there, if it asks for it late
 FEWER_INSTRUCTIONS = 3.0  # a code, for up to 32 rows, in the machine code for a Hopper GPU
@@ -57,33 +65,76 @@ def codes_seconds(rows: int, n: int, k: int, instructions: float, first: float) 
     return PRODUCT_LAUNCH + added + max(read, first + lines * math.ceil(programs / SMS) * line)
 
 
-def layer_of_codes(shape: str, rows: int) -> float:
+def layer_of_codes(shape: str, rows: int, instructions: float = FEWER_INSTRUCTIONS, first: float = 0.0) -> float:
     """Microseconds of a layer's products, corrected by what those of Qwen3-0.6B took with one row, or with 256."""
     *sizes, _ = products_of(SHAPE).values()
     of = 1 if rows <= 32 else 256
     measured = sum(row["us"] for row in read_rows("codes-h200") if (row["weights"], row["rows"]) == ("w4a16", of))
     off = measured / (1e6 * sum(codes_seconds(of, n, k, CODE_INSTRUCTIONS, FIRST) for n, k in sizes))
     *wanted, _ = products_of(shape).values()
-    return off * 1e6 * sum(codes_seconds(rows, n, k, FEWER_INSTRUCTIONS, 0.0) for n, k in wanted)
+    return off * 1e6 * sum(codes_seconds(rows, n, k, instructions, first) for n, k in wanted)
 
 
-def gain_of_codes_large(rows: int) -> float:
-    """Of 4 bits over bfloat16, Qwen3-8B, whole steps. Codes leave norms and SwiGLU as kernels of their own."""
+def small_kernels(shape: str, rows: int) -> float:
+    """Of a layer's two norms and SwiGLU, those that codes leave as kernels of their own: a norm where nothing is behind
+    a product that is not split, and SwiGLU where gate and up are."""
+    if rows > FEW_ROWS:
+        return 3.0
+
+    def is_split(n: int, k: int) -> bool:
+        return choose_plan(rows, n, math.ceil(k / LINE), ITEM, invariant=False, small=False).splits > 1
+
+    _, o, gate_up, down, _ = products_of(shape).values()
+    return 2.0 + is_split(*gate_up) - is_split(*o) - is_split(*down)
+
+
+def large_us(rows: int) -> dict[str, float]:
+    """Steps of Qwen3-8B, in bfloat16 and with codes, before the changes and after. They leave attention, head, draw and
+    copies as they are here."""
     parts: dict[str | None, float] = {}
     for kernel in kernels(H200, [164] * rows, shape=LARGE):
         parts[kernel.part] = parts.get(kernel.part, 0.0) + 1e6 * kernel.seconds
     layers, gap = shard_of(LARGE, 1).layers, gap_of_launches()
     same = sum(parts[name] for name in ("attention", "head", "sampling", "upload"))
-    around = parts[SMALL] * 3 / 4 + 3 * layers * gap  # two norms and SwiGLU
-    same += parts[SMALL] / 4 + 6 * layers * gap
-    bf16 = same + parts["products"] + (0.0 if rows <= 16 else around)
-    return bf16 / (same + layers * layer_of_codes(LARGE, rows) + around)
+    small = parts[SMALL] / 4 + layers * gap  # of two norms, the rotation and SwiGLU each one
+    same += small + 5 * layers * gap
+    bf16 = same + parts["products"]
+    before, after = ((CODE_INSTRUCTIONS, FIRST), (FEWER_INSTRUCTIONS, 0.0))
+    return {
+        "bf16_before": bf16 + 3 * small,
+        "bf16": bf16 + (0.0 if rows <= FEW else 3 * small),
+        "w4a16_before": same + layers * layer_of_codes(LARGE, rows, *before) + 3 * small,
+        "w4a16": same + layers * layer_of_codes(LARGE, rows, *after) + small_kernels(LARGE, rows) * small,
+    }
+
+
+def gain_of_codes_large(rows: int) -> float:
+    """Of 4 bits over bfloat16, whole steps."""
+    us = large_us(rows)
+    return us["bf16"] / us["w4a16"]
+
+
+def run(args: argparse.Namespace) -> Report:
+    lines: list[Line] = []
+    for rows in BATCHES:
+        us = large_us(rows)
+        lines.append(({"requests": rows, **us, "host": host_us(rows), "ratio": gain_of_codes_large(rows)}, {}))
+    notes = [
+        "A prediction: nothing was measured. Microseconds of the device for a decode step of 1, 8, 64 and 256 "
+        "sequences of 164 tokens; host: what it does in a step of Qwen3-0.6B, beside the device. ratio: bfloat16 over "
+        "codes, both after the changes."
+    ]
+    return Report.of(args, "Decode steps of Qwen3-8B on an H200, predicted", COLUMNS, lines, notes)
 
 
 def gain_of_codes_small(requests: int = 8, context: int = 192) -> float:
     step = calibrated([context] * requests)
     codes = shard_of(SHAPE, 1).layers * layer_of_codes(SHAPE, requests) + head_us(requests)
-    with_codes = turn_in_decode(merge_in_decode(step)).having(products=(codes, 113.0))
+    layers, left = shard_of(SHAPE, 1).layers, small_kernels(SHAPE, requests)
+    norm = step.us["norms"] / step.launches["norms"]
+    with_codes = draw_by_many(turn_in_decode(merge_in_decode(step))).having(
+        products=(codes, 113.0), norms=((1 + left * layers) * norm, 1 + left * layers), SwiGLU=(0.0, 0.0)
+    )  # fmt: skip
     return apply(BF16.values(), step).total / with_codes.total
 
 

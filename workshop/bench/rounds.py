@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from folovllm.bench.report import Line, Samples
+from folovllm.bench.report import Line, Report, Samples
 from folovllm.bench.runs import FoloVLLM, Run, Work
 from folovllm.bench.workload import progress_bar
 from workshop.bench.contestant import PEERS, Contestant, PeerMissingError, PeerSetup
@@ -23,6 +25,15 @@ from workshop.bench.roofline import ModelCost, Probe, exceeds_caches
 
 SETTLE = 0.3  # seconds; the threads of Intel's OpenMP look for work for 0.2 after their last
 Result = TypeVar("Result")
+
+
+def keep(args: argparse.Namespace, so_far: Report) -> None:
+    """What has been measured by now goes where --json wants the result, all of it or nothing: a run that is cut keeps
+    it."""
+    if args.json in (None, "-") or ((path := Path(args.json)).exists() and not path.is_file()):  # a pipe
+        return
+    so_far.save(new := path.with_name(f"{path.name}.new"))
+    os.replace(new, path)
 
 
 def take_turns(
@@ -33,6 +44,7 @@ def take_turns(
     before_each: Callable[[bool], None] = lambda warm_up: None,
     settle: float = 0.0,
     back_and_forth: bool = False,
+    after_round: Callable[[list[list[Result]]], object] = lambda results: None,
 ) -> list[list[Result]]:
     """Each one's results of all rounds; round 0 warms up and is left out.
 
@@ -41,6 +53,7 @@ def take_turns(
         tick: gets what begins.
         before_each: called before every turn, to measure the machine; True in the round that warms up.
         back_and_forth: who comes first in a round comes last in the next.
+        after_round: gets the results by then; not of the warm-up.
     """
     results: list[list[Result]] = [[] for _ in plays]
     for number in range(rounds + 1):
@@ -53,6 +66,8 @@ def take_turns(
             result = play(number)
             if number:
                 results[at].append(result)
+        if number:
+            after_round(results)
     return results
 
 
@@ -88,10 +103,11 @@ def run_rounds(
     work: Callable[[int], Work],
     *,
     prepare: Callable[[FoloVLLM], object] = lambda ours: None,
+    after_round: Callable[[Rounds], object] = lambda found: None,
     **options: Any,
 ) -> Rounds:
     """Our engine and its peers. `work`: each round's prompts, round 0 warms up. `prepare` gets our engine before it
-    runs; `options`: of our engine, by their names."""
+    runs, `after_round` what there is by then; `options`: of our engine, by their names."""
     with setup.cleanup, progress_bar(1 + len(peers) + (rounds + 1) * (1 + len(peers))) as tick:
         tick("loading folovllm")
         ours = FoloVLLM(setup.model, setup.dtype, setup.device, **{"max_model_len": setup.max_model_len, **options})
@@ -110,5 +126,9 @@ def run_rounds(
             for contestant in contestants
         ]
         settle = SETTLE if len(plays) > 1 else 0.0
-        runs = take_turns(plays, rounds, tick, before_each=lambda first: probe.measure(warm_up=first), settle=settle)
-    return Rounds(contestants, runs, missing, probe, ModelCost.of_engine(ours.engine))
+        cost = ModelCost.of_engine(ours.engine)
+        runs = take_turns(
+            plays, rounds, tick, before_each=lambda first: probe.measure(warm_up=first), settle=settle,
+            after_round=lambda runs: after_round(Rounds(contestants, runs, missing, probe, cost)),
+        )  # fmt: skip
+    return Rounds(contestants, runs, missing, probe, cost)

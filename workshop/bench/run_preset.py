@@ -22,7 +22,7 @@ from workshop.bench.ablate import left_out
 from workshop.bench.contestant import PeerSetup, add_peers, check_peers
 from workshop.bench.presets import PRESETS, Preset, preset_of
 from workshop.bench.roofline import ModelCost
-from workshop.bench.rounds import Rounds, run_rounds
+from workshop.bench.rounds import Rounds, keep, run_rounds
 
 COLUMNS = [
     "engine", "dtype", "requests", "prompt_tokens", "output_tokens", "seconds", "output_tokens_per_s",
@@ -103,8 +103,22 @@ def run(args: argparse.Namespace) -> Report:
             few = [min(WARM_UP, length) for length in outputs[:WARM_UP]]
             return shifted(drawn[:WARM_UP], args.rounds, vocab), few
 
+        def report(found: Rounds) -> Report:
+            return _report(args, f"Throughput, {model.label}", preset, found, prompts, outputs, room)
+
         setup = PeerSetup(model, args.dtype, args.device, longest, preset.num_requests, vars(args))
-        found = run_rounds(setup, peers, args.rounds, work, prepare=prepare, **options)
+        found = run_rounds(
+            setup, peers, args.rounds, work, prepare=prepare, after_round=lambda found: keep(args, report(found)),
+            **options,
+        )  # fmt: skip
+    return report(found)
+
+
+def _report(
+    args: argparse.Namespace, title: str, preset: Preset, found: Rounds, prompts: list[int], outputs: list[int],
+    room: int,
+) -> Report:  # fmt: skip
+    """prompts: their lengths."""
     cost, probe = RunCost.of(found.cost, prompts, outputs), found.probe
     floor = cost.floor_seconds(probe.bandwidth, probe.flops_per_s)
     lines = found.lines(
@@ -122,7 +136,7 @@ def run(args: argparse.Namespace) -> Report:
         row["share"] = floor / middle if found.from_memory and not preset.shares_prefixes else None
         row["speedup"] = None if row is lines[0][0] else middle / base
     lines[0][0].update(_ours(found))
-    return Report.of(args, f"Throughput, {model.label}", COLUMNS, lines, _notes(args, preset, found, room))
+    return Report.of(args, title, COLUMNS, lines, _notes(args, preset, found, room))
 
 
 def _ours(found: Rounds) -> Row:
@@ -144,7 +158,7 @@ def _notes(args: argparse.Namespace, preset: Preset, found: Rounds, room: int) -
     sampling = f"Temperature {preset.temperature:g}" + (f", top_k {preset.top_k}" if preset.top_k > 0 else "")
     sampling += f", top_p {preset.top_p:g}" if preset.top_p < 1.0 else ""
     notes = [
-        f"All requests at once, drawn from seed {preset.seed}; {medians(args.rounds, 'round').lower()} after a "
+        f"All requests at once, drawn from seed {preset.seed}; {medians(len(found.runs[0]), 'round').lower()} after a "
         f"warm-up, in turn. {sampling}; no request ends before its length; max_model_len {room}.",
         "floor: the K and V of every decode step and the weights of every step at the measured bandwidth, then the "
         "prompts' operations at the measured matmul rate; share: floor over seconds.",

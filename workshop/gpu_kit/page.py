@@ -28,7 +28,9 @@ KERNEL: list[Column] = ["kernel", "us", "predicted_us", ("times predicted", _tim
 PROFILE: list[Column] = ["batch", "kernel", "launches", "us", "predicted_us", ("times predicted", _times)]
 ATTENTION: list[Column] = ["batch", "context", "blocks", "paged_ms", ("times dense", _over("dense_ms", "paged_ms"))]
 DECODE: list[Column] = ["batch", "context", "step_ms", "host_ms", "floor_ms", "share", "output_tokens_per_s"]
-ABLATE: list[Column] = ["feature", "seconds", "seconds_without", "ratio", "sure", "verdict"]
+ABLATE: list[Column] = [
+    "feature", "seconds", "seconds_without", "ratio", "sure", "host_ms", "host_ms_without", "verdict",
+]  # fmt: skip
 SPECULATION: list[Column] = ["requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "expected", "gain", "drafted"]
 # Title, part, columns, and which of its report's notes is below.
 TABLES: list[tuple[str, str, list[Column], int | None]] = [

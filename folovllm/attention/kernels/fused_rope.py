@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from folovllm.attention.kernels.tile import rows_mask, soft_capped
+from folovllm.attention.kernels.tile import LOWEST, rows_mask, soft_capped
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def score_newest(
     HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, NORM: tl.constexpr, SOFT_CAP: tl.constexpr,
 ):  # fmt: skip
     """(scores [M] of one head of k, rotated, and that of v [1, HEAD_PAD], `to_v` numbers further, in float32), both of
-    which go into their slots, too. Where it does not exist here, the scores are -inf."""
+    which go into their slots, too. Where it does not exist here, the scores are LOWEST."""
     columns, one = tl.arange(0, HEAD_PAD), tl.zeros([1], tl.int64)[:, None]
     mask = rows_mask(tl.full([1], 1, tl.int1) & exists, HEAD_SIZE, HEAD_PAD)
     k = rotated(k_head + one, mask, columns, weight_ptr, cos_ptr, sin_ptr, eps, HEAD_SIZE, NORM)
@@ -47,4 +47,4 @@ def score_newest(
     tl.store(k_slot + one + columns[None, :], k, mask=mask)
     tl.store(v_slot + one + columns[None, :], v, mask=mask)
     scores = soft_capped(tl.sum(q.to(k.dtype).to(tl.float32) * k.to(tl.float32), 1) * scale, SOFT_CAP)
-    return tl.where(exists, scores, -float("inf")), v.to(tl.float32)
+    return tl.where(exists, scores, LOWEST), v.to(tl.float32)

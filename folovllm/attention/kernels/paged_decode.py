@@ -30,7 +30,7 @@ written it. The last one, whichever it is, adds it up in the order of the splits
 
 With FusedRope a program rotates its queries itself, as norm_rotary.py does it: a launch less in each layer. The one
 that has the newest key rotates that, too, and puts it and its value into the cache. It does not wait to read them from
-there: a key more in registers is one more term of each row's sums.
+there: with the key in its registers each row's sums begin.
 
 A layer with a window has the keys from the first query's first one on, and splits divide these. A sink is in the first
 split.
@@ -131,6 +131,7 @@ def _paged_decode(
         )  # fmt: skip
         end = tl.minimum(end, seq_len - 1)
     else:
+        newest, newest_v = None, None
         q = tl.load(q_ptr + (tokens * stride_q + heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
     last_seen = seq_len - num_rows // GROUP + rows // GROUP
     sinks = None
@@ -141,13 +142,8 @@ def _paged_decode(
         q, start, start, end, tl.maximum(last_seen, start), sinks, scale,
         k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
         tables_ptr + seq * stride_table, stride_kb, stride_kt, stride_vb, stride_vt,
-        BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, WINDOW, SOFT_CAP, INTERPRETED,
+        BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, WINDOW, SOFT_CAP, INTERPRETED, newest, newest_v,
     )  # fmt: skip
-    if FUSED:
-        new_max = tl.maximum(running_max, newest)
-        rescale, weight = tl.exp2(running_max - new_max), tl.exp2(newest - new_max)
-        running_max, running_sum = new_max, running_sum * rescale + weight
-        acc = acc * rescale[:, None] + weight[:, None] * newest_v
     result = acc / running_sum[:, None]
 
     if SPLIT:
@@ -166,12 +162,12 @@ def _paged_decode(
             if used <= SOME_SPLITS:
                 _merge(
                     partial_ptr, lse_ptr, out_ptr, num_rows, first, kv_head, used, splits, stride_out, stride_outh,
-                    GROUP, ROWS, HEAD_SIZE, HEAD_PAD, min(MOST_SPLITS, SOME_SPLITS),
+                    GROUP, GROUP if FUSED else ROWS, HEAD_SIZE, HEAD_PAD, min(MOST_SPLITS, SOME_SPLITS),
                 )  # fmt: skip
             elif MOST_SPLITS > SOME_SPLITS:
                 _merge(
                     partial_ptr, lse_ptr, out_ptr, num_rows, first, kv_head, used, splits, stride_out, stride_outh,
-                    GROUP, ROWS, HEAD_SIZE, HEAD_PAD, MOST_SPLITS,
+                    GROUP, GROUP if FUSED else ROWS, HEAD_SIZE, HEAD_PAD, MOST_SPLITS,
                 )  # fmt: skip
     else:
         out_ptrs = out_ptr + (tokens * stride_out + heads * stride_outh)[:, None] + columns[None, :]
@@ -181,7 +177,7 @@ def _paged_decode(
 @triton.constexpr_function
 def merged_at_once(rows, head_pad, most_splits):
     """Rows whose splits are read at once: 8,192 numbers in the registers of 128 threads."""
-    return max(1, min(rows, 8192 // (head_pad * most_splits)))
+    return max(1, min(1 << (rows - 1).bit_length(), 8192 // (head_pad * most_splits)))
 
 
 @triton.jit

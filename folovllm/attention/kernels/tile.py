@@ -201,10 +201,10 @@ def attend_keys(
     k_ptr, v_ptr, table_ptr,
     stride_kb, stride_kt, stride_vb, stride_vt,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, INTERPRETED: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, INTERPRETED: tl.constexpr, newest=None, newest_v=None,
 ):  # fmt: skip
     """(running_max, running_sum, acc) of the rows of q over the keys from `start` up to `end`, tile by tile. sinks: [M]
-    as load_sinks() has them, or None."""
+    as load_sinks() has them, or None. newest, newest_v: of one more key, as score_newest() has it, or None."""
     if k_ptr.dtype.element_ty.primitive_bitwidth > 8:  # attention is computed in the dtype in which K and V are kept
         q = q.to(k_ptr.dtype.element_ty)
     if INTERPRETED:
@@ -217,6 +217,11 @@ def attend_keys(
         running_max = tl.full([q.shape[0]], -float("inf"), tl.float32)
         running_sum = tl.zeros([q.shape[0]], tl.float32)
     acc = tl.zeros([q.shape[0], HEAD_PAD], tl.float32)
+    if newest is not None:
+        before, running_max = running_max, tl.maximum(running_max, newest)
+        weight = tl.exp2(newest - running_max)
+        running_sum = running_sum * tl.exp2(before - running_max) + weight
+        acc += weight[:, None] * newest_v
     if INTERPRETED:
         while start < end:
             running_max, running_sum, acc = attend_tile(

@@ -65,6 +65,13 @@ def ask_for(ptr, stride, first, last, num_bytes, ROWS: tl.constexpr, WARPS: tl.c
         )  # fmt: skip
 
 
+@triton.jit
+def swiglu(gate, up):
+    """silu(gate) * up, in float32."""
+    small = tl.exp(-tl.abs(gate))  # of a negative number only: it cannot overflow
+    return gate * (tl.where(gate >= 0, 1.0, small) / (1.0 + small)) * up
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _few_rows_kernel(
     x_ptr,  # [num_rows, IN]
@@ -142,8 +149,7 @@ def _few_rows_kernel(
         if GATED:
             up += tl.load(bias_ptr + out_features + column, mask=column_exists, other=0.0).to(tl.float32)[:, None]
     if GATED:
-        small = tl.exp(-tl.abs(out))  # of a negative number only: it cannot overflow
-        out = out * (tl.where(out >= 0, 1.0, small) / (1.0 + small)) * up
+        out = swiglu(out, up)
     if ADD:
         out += residual
     tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=exists)

@@ -17,6 +17,8 @@ vLLM: model_executor/layers/quantization/fp8.py, model_executor/kernels/linear/
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -89,10 +91,11 @@ class TritonCodesLinear(QuantizedLinear):
         for rows in (1, *(most + 1 for most in MOST_ROWS)):  # each kernel is compiled before a request needs it
             self.apply(layer, torch.zeros(rows, layer.in_features, dtype=self.dtype, device=layer.weight.device))
 
-    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+    def apply(self, layer: Linear, x: torch.Tensor, **around: Any) -> torch.Tensor:
+        """around: linear_codes()'s, for up to FEW_ROWS rows."""
         from folovllm.layers.quantization.kernels.linear_codes import linear_codes
 
-        return linear_codes(x, self.packed, layer.bias, invariant=self.invariant)
+        return linear_codes(x, self.packed, layer.bias, invariant=self.invariant, **around)
 
 
 class Int8Linear(QuantizedLinear):
@@ -136,12 +139,12 @@ class Fp8Linear(TritonCodesLinear):
         self.one = None if scales_rows(codes.values.device) else torch.ones((), device=codes.values.device)
         super().keep(layer, codes)
 
-    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+    def apply(self, layer: Linear, x: torch.Tensor, **around: Any) -> torch.Tensor:
         from folovllm.layers.quantization.kernels.linear_codes import linear_codes
         from folovllm.layers.quantization.kernels.round_rows import round_rows
 
         if len(x) <= FEW_ROWS:
-            return linear_codes(x, self.packed, layer.bias)
+            return linear_codes(x, self.packed, layer.bias, **around)
         weight, one, scales = layer.weight.transpose(0, 1).flatten(1).view(FP8).T, self.one, self.packed.scale[:1]
         numbers, scale = round_rows(x, FP8, in_lines=True)
         if one is None:

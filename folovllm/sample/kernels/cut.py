@@ -3,11 +3,13 @@
 A threshold is found by passes over a row (threshold.py), and one program a row takes 20 us for a pass. But what stays
 is nearly always among the few hundred likeliest, and those are found in two passes:
 
-    launch 1    PARTS programs a row    of each lane: its largest logit, and the sum of its weights
+    launch 1    8 programs a row        of each lane: its largest logit, the sum of its weights, where the largest is
     launch 2    several programs a row  the 512th largest of the 2,048 lanes' logits is a bound: at least 512 tokens
                                         reach it, some 700 of them. Each program writes those of its columns to a list
                 the last one of them    sorts the list: what stays is a prefix of it, as filters.keep_prefix() has it
     launch 3    sampler.py              draws from what is kept
+
+The lanes are the draw's stripes, each program's a part of them. So the draw passes over filtered rows alone.
 
 Which program is last does not matter, nor in which order the list was written: no two entries are equal, for a column
 is a part of each. The last one searches the row itself, in passes, where the list cannot answer: more than MOST tokens
@@ -35,8 +37,7 @@ from folovllm.sample.kernels.threshold import (
 )
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 
-PARTS = 8  # of a row in the first launch, one warp each
-PART_LANES = 256  # 8 for each thread
+PART_LANES = 256  # of one warp in the first launch, 8 for each thread
 RANK = 512  # of the lanes' largest logits: the bound
 MOST = 1024  # tokens that are sorted
 TILE = 2048  # columns that are compared with the bound at once
@@ -60,10 +61,13 @@ def load_tile(row_ptr, column, vocab_size):
 
 
 @triton.jit
-def sum_stripes(row_ptr, vocab_size, beta, cut, last, FILTERED: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr):
+def sum_stripes(
+    row_ptr, vocab_size, beta, cut, last, first, FILTERED: tl.constexpr, LANES: tl.constexpr, ALL: tl.constexpr,
+    DEEP: tl.constexpr,
+):  # fmt: skip
     """For each lane [LANES]: the largest logit of its stripe, the sum of exp2((x - largest) * beta), and where the tile
-    begins in which the largest was first found. NaN and +inf make the sum NaN."""
-    places = tl.arange(0, DEEP)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    begins in which the largest was first found. NaN and +inf make the sum NaN. first: of the lanes, of ALL."""
+    places = tl.arange(0, DEEP)[:, None] * ALL + first + tl.arange(0, LANES)[None, :]
     largest = tl.full([LANES], -1e30, tl.float32)  # finite, as -inf is subtracted from it, and far below a logit
     total = tl.zeros([LANES], tl.float32)
     tile = tl.zeros([LANES], tl.int32)
@@ -71,7 +75,7 @@ def sum_stripes(row_ptr, vocab_size, beta, cut, last, FILTERED: tl.constexpr, LA
     start = 0
     while start < vocab_size:
         x = ahead.to(tl.float32)
-        ahead = load_tile(row_ptr, start + DEEP * LANES + places, vocab_size)  # comes while this one is computed
+        ahead = load_tile(row_ptr, start + DEEP * ALL + places, vocab_size)  # comes while this one is computed
         if FILTERED:
             x = tl.where(is_dropped(x, start + places, cut, last), float("-inf"), x)
         new = tl.maximum(largest, tl.max(x, axis=0))
@@ -79,7 +83,7 @@ def sum_stripes(row_ptr, vocab_size, beta, cut, last, FILTERED: tl.constexpr, LA
         total = total * tl.exp2((largest - new) * beta) + tl.sum(weights, axis=0)
         tile = tl.where(new > largest, start, tile)
         largest = new
-        start += DEEP * LANES
+        start += DEEP * ALL
     return largest, total, tile
 
 
@@ -98,21 +102,20 @@ def _sample_lanes_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, lanes_ptr, counters_ptr, vocab_size,
     PARTS: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """lanes [rows, 2, PARTS * LANES]: largest logits, sums of weights. counters [rows, 2]: zero, for the next one."""
+    """lanes [rows, 3, PARTS * LANES]: what sum_stripes() returns of unfiltered rows. counters [rows, 2]: zero, for the
+    next one."""
     wait_for_kernel_before(DEPENDENT)
     part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    is_filtered, beta, _, _, _ = load_settings(row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
-    if not is_filtered:
-        return
+    _, beta, _, _, _ = load_settings(row, vocab_size, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
     if part == 0:
         tl.store(counters_ptr + 2 * row + tl.arange(0, 2), tl.zeros([2], tl.int32))
-    width = tl.cdiv(vocab_size, 8 * PARTS) * 8  # a multiple of 16 bytes
-    columns = tl.minimum(vocab_size - part * width, width)
-    start = logits_ptr + row * row_stride + part * width
-    largest, total, _tile = sum_stripes(start, columns, beta, 0.0, 0, False, LANES, DEEP)
-    places = lanes_ptr + row * (2 * PARTS * LANES) + part * LANES + tl.arange(0, LANES)
+    largest, total, tile = sum_stripes(
+        logits_ptr + row * row_stride, vocab_size, beta, 0.0, 0, part * LANES, False, LANES, PARTS * LANES, DEEP
+    )
+    places = lanes_ptr + row * (3 * PARTS * LANES) + part * LANES + tl.arange(0, LANES)
     tl.store(places, largest)
     tl.store(places + PARTS * LANES, total)
+    tl.store(places + 2 * PARTS * LANES, tile.to(tl.float32, bitcast=True))
 
 
 @triton.jit
@@ -143,7 +146,7 @@ def _sample_cut_kernel(
     )
     if not is_filtered:
         return
-    lanes = lanes_ptr + row * (2 * LANES) + tl.arange(0, LANES)
+    lanes = lanes_ptr + row * (3 * LANES) + tl.arange(0, LANES)
     largest, total = tl.load(lanes), tl.load(lanes + LANES)
     top = tl.max(largest, axis=0)
     lowest = tl.full([], float("-inf"), tl.float32)
@@ -265,27 +268,28 @@ def _weight(key, top, beta, SHIFT: tl.constexpr):
     return tl.maximum(tl.exp2((value_of(key, SHIFT) - top) * beta), 1e-38).to(tl.float64)
 
 
-def find_cuts(logits: Tensor, filters: Filters, shift: int) -> tuple[Tensor, Tensor]:
+def find_cuts(logits: Tensor, filters: Filters, shift: int, num_lanes: int, deep: int) -> tuple[Tensor, Tensor, Tensor]:
     """(cut [b] float32, last [b] int32) of the rows of logits [b, vocab] that are filtered, as is_dropped() takes them;
-    of the others anything. shift: as key_of() has it."""
+    of the others anything. And the lanes of all rows, [b, 3, num_lanes].
+
+    shift: as key_of() has it.  deep: tokens of a lane that are read at once."""
     (num_rows, vocab_size), device = logits.shape, logits.device
-    part_lanes = min(PART_LANES, triton.next_power_of_2(vocab_size))
-    parts = min(PARTS, triton.next_power_of_2(triton.cdiv(vocab_size, part_lanes)))
-    lanes = torch.empty(num_rows, 2, parts * part_lanes, dtype=torch.float32, device=device)
+    part_lanes = min(PART_LANES, num_lanes)
+    lanes = torch.empty(num_rows, 3, num_lanes, dtype=torch.float32, device=device)
     counters = torch.empty(num_rows, 2, dtype=torch.int32, device=device)
     most = min(MOST, triton.next_power_of_2(vocab_size))
     columns = torch.empty(num_rows, most, dtype=torch.int32, device=device)
     cut, last = lanes.new_empty(num_rows), counters.new_empty(num_rows)
     settings = filters.temperature, filters.top_k, filters.top_p, filters.min_p
-    _sample_lanes_kernel[(parts, num_rows)](
+    _sample_lanes_kernel[(num_lanes // part_lanes, num_rows)](
         logits, logits.stride(0), *settings, lanes, counters, vocab_size,
-        PARTS=parts, LANES=part_lanes, DEEP=8, **dependent_launch(device), num_warps=1,
+        PARTS=num_lanes // part_lanes, LANES=part_lanes, DEEP=deep, **dependent_launch(device), num_warps=1,
     )  # fmt: skip
     programs = min(4 if num_rows > MANY_ROWS else 16, triton.cdiv(vocab_size, TILE))
     _sample_cut_kernel[(programs, num_rows)](
         logits, logits.stride(0), *settings, lanes, counters, columns, cut, last, vocab_size,
-        LANES=parts * part_lanes, RANK=RANK, MOST=most, TILE=TILE, SHIFT=shift,
+        LANES=num_lanes, RANK=RANK, MOST=most, TILE=TILE, SHIFT=shift,
         BLOCK=min(BLOCK, max(128, triton.next_power_of_2(vocab_size))), **dependent_launch(device),
         num_warps=CUT_WARPS,
     )  # fmt: skip
-    return cut, last
+    return cut, last, lanes

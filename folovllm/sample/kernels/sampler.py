@@ -1,8 +1,9 @@
 """Sampling a row in one program: temperature, top-k, top-p, min-p, and a draw by two races; or the argmax.
 
-    where filters are on   two launches   what is kept (cut.py), by several programs a row
-    always                 one pass       the sum of each stripe's weights; can the row be drawn from?
-                           two races      among the stripes, then inside of the winning one
+    by several programs a row (cut.py)       the sum of each stripe's weights; where filters are on, what is kept
+    by one, where filters are on             the same sums again, of what is kept
+            always                           can the row be drawn from? two races: among the stripes, then inside of the
+                                             winning one
 
 The race in logarithms: of tokens that finish at Exp(1) / exp(x / T) the first is the one with the largest
 x / T - log(Exp(1)), the Gumbel-max trick. Noise for each token would be most of the work. But a group of tokens can run
@@ -38,12 +39,14 @@ from folovllm.sample.filters import Filters
 from folovllm.sample.kernels.cut import find_cuts, is_dropped, load_settings, load_tile, sum_stripes
 from folovllm.sample.kernels.threshold import load_row
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
+from folovllm.utils.gpus import gpu_of
 
 NUM_WARPS = 8
 # Stripes of a row, 8 for each thread: 16 bytes of bfloat16. It decides which noise a token has, so it is the same for
 # every row.
 LANES = 2048
 DEEP = 8  # tokens of a stripe that are read at once
+MOST_REGISTERS = 128  # of a thread: two rows are drawn on a multiprocessor at a time
 BLOCK = 1024  # columns of which is told at once whether they are kept
 # Bits of the float32 that a narrower dtype leaves empty.
 _SHIFTS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
@@ -82,6 +85,7 @@ def _sample_kernel(
     logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, seed_stride, offset_ptr,
     token_ptr,
     cut_ptr, last_ptr,  # of rows that are filtered
+    lanes_ptr,
     kept_ptr,  # [b, vocab] where REPORT, else not looked at
     vocab_size,
     NOT_FINITE: tl.constexpr, REPORT: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr,
@@ -96,9 +100,11 @@ def _sample_kernel(
     last = vocab_size
     if is_filtered:
         cut, last = tl.load(cut_ptr + row), tl.load(last_ptr + row)
-        largest, total, tile = sum_stripes(row_ptr, vocab_size, beta, cut, last, True, LANES, DEEP)
+        largest, total, tile = sum_stripes(row_ptr, vocab_size, beta, cut, last, 0, True, LANES, LANES, DEEP)
     else:
-        largest, total, tile = sum_stripes(row_ptr, vocab_size, beta, cut, last, False, LANES, DEEP)
+        lane_at = lanes_ptr + row * (3 * LANES) + tl.arange(0, LANES)
+        largest, total = tl.load(lane_at), tl.load(lane_at + LANES)
+        tile = tl.load(lane_at + 2 * LANES).to(tl.int32, bitcast=True)
     if REPORT:
         start = 0
         while start < vocab_size:
@@ -148,13 +154,15 @@ def sample(
     tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device) if out is None else out
     lanes = min(LANES, triton.next_power_of_2(vocab_size))
     if num_rows:
-        cut, last = find_cuts(logits, filters, _SHIFTS[logits.dtype])
+        cut, last, sums = find_cuts(logits, filters, _SHIFTS[logits.dtype], lanes, DEEP)
         _sample_kernel[(num_rows,)](
             logits, logits.stride(0), filters.temperature, filters.top_k, filters.top_p, filters.min_p,
-            seeds, seeds.stride(0), offsets, tokens, cut, last, tokens if kept is None else kept, vocab_size,
+            seeds, seeds.stride(0), offsets, tokens, cut, last, sums,
+            tokens if kept is None else kept, vocab_size,
             NOT_FINITE=NOT_FINITE, REPORT=kept is not None, LANES=lanes, DEEP=DEEP,
             TILES=triton.next_power_of_2(triton.cdiv(vocab_size, lanes)),
             BLOCK=min(BLOCK, max(128, triton.next_power_of_2(vocab_size))),
             **dependent_launch(logits.device), num_warps=NUM_WARPS,
+            **({"maxnreg": MOST_REGISTERS} if gpu_of(logits.device).vendor == "nvidia" else {}),
         )  # fmt: skip
     return tokens

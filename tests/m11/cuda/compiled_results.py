@@ -220,9 +220,10 @@ def codes() -> Iterator[Result]:
     for bits, symmetric, size, ins, outs, dtype, rows in (
         (4, False, 128, 512, 96, BF16, 3), (4, True, 32, 320, 64, BF16, 20), (4, True, 128, 256, 64, FP16, 16),
         (4, True, 16, 64, 64, BF16, 9), (8, True, -1, 300, 64, BF16, 5), (4, True, 128, 256, 144, BF16, 300),
+        (4, True, 128, 1024, 64, BF16, 2),  # split
     ):  # fmt: skip
         made = round_to_nearest(torch.randn(outs, ins), bits=bits, group_size=size, symmetric=symmetric)
-        yield from _of_codes(f"codes {bits} {size} {dtype}", made, bits, torch.randn(rows, ins).to(dtype))
+        yield from _of_codes(f"codes {bits} {size} {dtype} of {rows}", made, bits, torch.randn(rows, ins).to(dtype))
     for dtype, rows in ((BF16, 3), (FP16, 20)):
         numbers, scale = round_to_e4m3(torch.randn(96, 3, 128) * 0.02)
         made = Codes(numbers.flatten(1), scale.flatten(1), None)
@@ -233,6 +234,11 @@ def _of_codes(name: str, made: Codes, bits: int, x: Tensor) -> Iterator[Result]:
     right = x.double() @ made.dequantize().double().T
     for invariant in (False, True):
         yield f"{name} {invariant}", linear_codes(x, pack_codes(made, bits), invariant=invariant), right
+    (gate, up), stream, norm = right.chunk(2, 1), torch.randn(right.shape).to(x.dtype), RMSNorm(right.shape[1], 1e-6)
+    norm.weight = torch.nn.Parameter(torch.randn(right.shape[1]).to(x.dtype), requires_grad=False)
+    normed = F.rms_norm(stream.double() + right, right.shape[1:], norm.weight.double(), 1e-6)
+    yield f"{name} gated", linear_codes(x, pack_codes(made, bits), gated=True), F.silu(gate) * up
+    yield f"{name} normed", linear_codes(x, pack_codes(made, bits), into=(norm, stream)), normed
 
 
 def small_ones() -> Iterator[Result]:

@@ -1,4 +1,5 @@
-"""Compiles the product of few rows for a GPU, which needs none, and prints what came out.
+"""Compiles the product of few rows for a GPU, which needs none, and products with codes and what is around them, and
+prints what came out.
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 """
@@ -11,6 +12,7 @@ from typing import Any
 
 from folovllm.layers.kernels.few_rows import TILES, _few_rows_kernel, constants
 from tests.m4.attention_aot import compile_kernel
+from tests.m7.codes_aot import Variant, compile_sums, compile_variant
 
 # (out_features, in_features) of a layer's products in Qwen3-0.6B's shape, and of two in Qwen3-8B's.
 SHAPES = {"qkv": (4096, 1024), "o": (1024, 2048), "gate up": (3072, 1024), "down": (1024, 3072)}
@@ -34,4 +36,9 @@ def compile_case(name: str, rows: int, out_features: int, in_features: int) -> d
 if __name__ == "__main__":
     cases = [(name, rows, *shape) for name, shape in SHAPES.items() for rows in TILES]
     cases += [(name, rows, *shape) for name, shape in LARGE.items() for rows in TILES[:2]]
-    json.dump({f"{name}, {rows} rows": compile_case(name, rows, *shape) for name, rows, *shape in cases}, sys.stdout)
+    found = {f"{name}, {rows} rows": compile_case(name, rows, *shape) for name, rows, *shape in cases}
+    for codes in ("4", "e4m3"):
+        for rows in (1, 32, 64):
+            found[f"codes of {codes}, {rows} rows"] = compile_variant(Variant("bf16", codes, 128, rows), PARTS=2)
+    found["codes: sums and norm"] = compile_sums(2, NORM=True, COLUMNS=4096)
+    json.dump(found, sys.stdout)

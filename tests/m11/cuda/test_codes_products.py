@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from folovllm import LLM
 from folovllm.layers.linear import Linear
-from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
+from folovllm.layers.norm import RMSNorm
+from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3, round_to_nearest
 from folovllm.layers.quantization.cuda import FEW_ROWS, Fp8Linear, PlainFp8Linear, rounds_inputs
 from folovllm.layers.quantization.plan import choose_plan
 from folovllm.model_loader.quant_scheme import ONLINE
@@ -21,6 +23,7 @@ from tests.helpers import make_hf_folder
 from tests.m4.attention_reference import KERNEL_DEVICE
 
 pytest.importorskip("triton")
+from folovllm.layers.kernels.add_rms_norm import rms_norm
 from folovllm.layers.quantization.kernels import linear_codes as module
 from folovllm.layers.quantization.kernels.linear_codes import linear_codes, pack_codes
 from folovllm.layers.quantization.kernels.round_rows import round_rows
@@ -112,6 +115,29 @@ def test_products_with_e4m3(outs: int, size: int, group: int, by_outputs: bool) 
         want = x.double() @ codes.dequantize().double().T + bias.double()
         got = linear_codes(x, packed, bias, invariant=invariant).double()
         torch.testing.assert_close(got, want, atol=1e-5 * float(want.abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("rows", "size"), [(3, 300), (20, 300), (3, 1100)], ids=["few", "more", "split"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_swiglu_residual_and_norm_are_those_of_float64(dtype: torch.dtype, rows: int, size: int, bits: int) -> None:
+    """8 bits: e4m3. Of sizes that are no whole number of lines or tiles."""
+    codes = numbers_of(140, size, size)
+    if bits == 4:
+        codes = round_to_nearest(torch.randn(140, size, device=KERNEL_DEVICE), bits=4, group_size=-1, symmetric=False)
+    packed, bias, weight = pack_codes(codes, bits), *torch.randn(2, 140, device=KERNEL_DEVICE).to(dtype)
+    x, stream = (torch.randn(rows, columns, device=KERNEL_DEVICE).to(dtype) for columns in (size, 140))
+    norm = RMSNorm(140, 1e-6, rms_norm)
+    norm.weight.data = weight
+    want = x.double() @ codes.dequantize().double().T + bias.double()
+    gate, up = want.chunk(2, dim=1)
+    want = want + stream.double()
+    gated, normed = linear_codes(x, packed, bias, gated=True), linear_codes(x, packed, bias, into=(norm, stream))
+    of_want = F.rms_norm(want, (140,), weight.double(), 1e-6)
+    for got, exact in ((gated, F.silu(gate) * up), (normed, of_want), (stream, want)):
+        assert got.dtype == dtype
+        atol = (1e-5 if dtype == torch.float32 else 2**-6) * float(exact.abs().max())
+        torch.testing.assert_close(got.double(), exact, atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("size", [128, 200])

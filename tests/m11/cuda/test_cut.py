@@ -10,7 +10,10 @@ from tests.m1.sampling_reference import distribution
 from tests.m4.sampling_kernel_support import CUDA, DEVICE, FILTERS, as_filters, kept, normal
 
 pytest.importorskip("triton")
+from triton import next_power_of_2
+
 from folovllm.sample.kernels import cut
+from folovllm.sample.kernels.sampler import sample
 
 pytestmark = pytest.mark.slow
 SETTINGS = [*FILTERS.values(), {"temperature": 0.8, "top_k": 20, "top_p": 0.95}, {"temperature": 0.0, "top_k": 3}]
@@ -19,10 +22,26 @@ SHIFTS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
 
 def cuts(logits: torch.Tensor, settings: list[dict]) -> list[tuple[float, int]]:
     """(cut, last) of the rows that are filtered."""
-    found = cut.find_cuts(logits.to(DEVICE), as_filters(settings, logits.shape[1]), SHIFTS[logits.dtype])
+    vocab_size, shift = logits.shape[1], SHIFTS[logits.dtype]
+    found = cut.find_cuts(
+        logits.to(DEVICE), as_filters(settings, vocab_size), shift, min(2048, next_power_of_2(vocab_size)), 8
+    )[:2]
     filtered = [bool(row.keys() - {"temperature"}) and row.get("temperature") != 0.0 for row in settings]
     return [pair for pair, is_one in zip(zip(*(each.tolist() for each in found), strict=True), filtered, strict=True)
             if is_one]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", some([torch.bfloat16, torch.float32]), ids=str)
+@pytest.mark.parametrize("vocab_size", [100, 1500, 20_000])
+def test_stripes_of_several_programs_draw_what_those_of_one_draw(dtype: torch.dtype, vocab_size: int) -> None:
+    """A filter that drops nothing lets the draw's own program pass over the row."""
+    logits, offsets = normal(16, vocab_size).to(dtype).to(DEVICE), torch.arange(16, device=DEVICE)
+    drawn = [
+        sample(logits, as_filters([row] * 16, vocab_size), offsets * 7, offsets).tolist()
+        for row in ({"temperature": 0.7}, {"temperature": 0.7, "min_p": 1e-30})
+    ]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) > 8
 
 
 class Passes:

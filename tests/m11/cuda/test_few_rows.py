@@ -4,6 +4,7 @@ Hugging Face's. Triton's interpreter rounds float32 to bfloat16 towards zero."""
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,9 +20,12 @@ from folovllm.layers import few_rows as module
 from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
 from folovllm.layers.kernels import few_rows as kernels
 from folovllm.layers.kernels.few_rows import TILES, constants, few_rows
-from folovllm.layers.linear import LinearMethod
+from folovllm.layers.linear import PLAIN, LinearMethod
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.ops import LayerOps
+from folovllm.layers.quantization.cuda import gpu_method, plain_method
+from folovllm.layers.quantization.kernels import linear_codes
+from folovllm.layers.quantization.linear import QuantizedLinears
 from folovllm.layers.triton_ops import triton_ops
 from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.models.weights import build_model
@@ -128,24 +132,52 @@ def test_a_model_in_bfloat16_is_as_near_as_with_the_kernels_apart(tmp_path) -> N
     assert errors[0] < min(0.05, 1.2 * errors[1])
 
 
-def test_a_layer_is_four_products_and_a_rotation(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside attention, and until there are too many rows."""
-    launched: list[str] = []
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels beside attention, in the order in which they were launched."""
+    names: list[str] = []
 
     class Counted:
         def __init__(self, name: str, kernel: Any) -> None:
             self.name, self.kernel = name, kernel
 
         def __getitem__(self, grid: Any) -> Any:
-            launched.append(self.name)
+            names.append(self.name)
             return self.kernel[grid]
 
     from folovllm.layers.kernels import add_rms_norm, norm_rotary, silu_mul
 
     for home, name in (
-        (kernels, "few_rows"), (norm_rotary, "norm_rotary"), (add_rms_norm, "add_rms_norm"), (silu_mul, "silu_mul")
+        (kernels, "few_rows"), (norm_rotary, "norm_rotary"), (add_rms_norm, "add_rms_norm"), (silu_mul, "silu_mul"),
+        (linear_codes, "linear_codes"), (linear_codes, "add_splits"),
     ):  # fmt: skip
         monkeypatch.setattr(home, f"_{name}_kernel", Counted(name, getattr(home, f"_{name}_kernel")))
+    return names
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_products_with_codes_take_over_what_they_can(tmp_path, monkeypatch, splits: int, launched: list[str]) -> None:
+    """A norm, where sums are added up; SwiGLU, where they are not."""
+    plan = linear_codes.choose_plan
+    monkeypatch.setattr(linear_codes, "choose_plan", lambda *a, **more: plan(*a, **more)._replace(splits=splits))
+    ways = (partial(gpu_method, invariant=False), plain_method)
+    of_gpu, of_torch = (QuantizedLinears(ONLINE["w4a16"], way, PLAIN) for way in ways)
+    ops = FewRowsOps(**vars(triton_ops(of_gpu)), few_rows=None)
+    model, want = tiny_model(tmp_path, "qwen3", ops), tiny_model(tmp_path, "qwen3", LayerOps(of_torch))
+    launched.clear()
+    torch.testing.assert_close(hidden_states(model), hidden_states(want), atol=1e-5, rtol=1e-5)
+    product = ["linear_codes", "add_splits"] if splits == 2 else ["linear_codes"]
+    norm, swiglu = ([], ["silu_mul"]) if splits == 2 else (["add_rms_norm"], [])
+    layer = [*product, "norm_rotary", *product, *norm, *product, *swiglu, *product, *norm]
+    assert launched == ["add_rms_norm", *layer, *layer]
+    ops.most_rows = 4  # there are five
+    launched.clear()
+    hidden_states(model)
+    assert "silu_mul" in launched
+
+
+def test_a_layer_is_four_products_and_a_rotation(tmp_path, launched: list[str]) -> None:
+    """Beside attention, and until there are too many rows."""
     model = tiny_model(tmp_path, "qwen3", ours())
     launched.clear()
     hidden_states(model)
@@ -185,9 +217,10 @@ def test_it_is_taken_for_plain_bfloat16_weights_on_a_hopper_gpu(
     assert type(select_ops(torch.bfloat16, CUDA, **usual)) is FewRowsOps
     for dtype, options in (
         (torch.float32, usual), (torch.float16, usual), (torch.bfloat16, usual | {"invariant": True}),
-        (torch.bfloat16, usual | {"scheme": ONLINE["w4a16"]}),
     ):  # fmt: skip
         assert type(select_ops(dtype, CUDA, **options)) is not FewRowsOps
+    with_codes: Any = select_ops(torch.bfloat16, CUDA, **usual, scheme=ONLINE["w4a16"])
+    assert with_codes.few_rows is None
     for gpu in (Gpu("nvidia", (8, 0)), Gpu("amd", (9, 0))):
         monkeypatch.setattr(module, "gpu_of", lambda device, gpu=gpu: gpu)
         assert not takes_few_rows(torch.bfloat16, CUDA)

@@ -16,12 +16,17 @@ SMS, LATENCY, BANDWIDTH = 132, 0.8e-6, 4.3e12
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+def all_compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     return compiled_by("tests.m11.cuda.few_rows_aot", tmp_path_factory.mktemp("triton"))
 
 
-def test_everything_is_in_registers(compiled: Kernels) -> None:
-    assert faults(compiled, 90) == {}
+@pytest.fixture
+def compiled(all_compiled: Kernels) -> Kernels:
+    return {name: kernel for name, kernel in all_compiled.items() if not name.startswith("codes")}
+
+
+def test_everything_is_in_registers(all_compiled: Kernels) -> None:
+    assert faults(all_compiled, 90) == {}
 
 
 def test_weights_are_asked_for_before_the_kernel_in_front_is_over_and_nothing_is_read(compiled: Kernels) -> None:
@@ -45,7 +50,17 @@ def test_enough_is_under_way_and_eight_rows_take_few_instructions(compiled: Kern
             assert kernel["size"] <= 1100, name
 
 
-def test_codes_are_asked_for_as_early(tmp_path_factory: pytest.TempPathFactory) -> None:
-    for name, kernel in compiled_by("tests.m7.codes_aot", tmp_path_factory.mktemp("triton")).items():
+def test_codes_are_asked_for_as_early_and_swiglu_adds_nothing_to_their_loop(
+    all_compiled: Kernels, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    alone = compiled_by("tests.m7.codes_aot", tmp_path_factory.mktemp("triton"))
+    around = {name: kernel for name, kernel in all_compiled.items() if name.startswith("codes")}
+    for name, kernel in (alone | around).items():
         assert kernel["early"] == [], name
-        assert (kernel["asked_early"] > 0) is not name.startswith("sums"), name
+        assert (kernel["asked_early"] > 0) is ("sums" not in name), name
+    for codes in ("4", "e4m3"):
+        for rows in (1, 32, 64):
+            one, other = alone[f"bf16-{codes}-128-{rows}"], around[f"codes of {codes}, {rows} rows"]
+            assert other["stack"] == 0
+            assert other["shared"] <= one["shared"]
+            assert other["loops"][0]["size"] <= one["loops"][0]["size"] + 4

@@ -18,7 +18,8 @@ from both. What is left is a small integer, which bfloat16 holds exactly. So the
 sum for each group, and the sum is multiplied by the group's scale in float32. Nothing is rounded before the result.
 
 Where the lines are dealt out to several programs (plan.py), each writes its sums, and a second kernel adds them in
-their order: no atomics, the same bits every time.
+their order: no atomics, the same bits every time. It can go on to the residual stream and the norm behind it. Where
+they are not, a program can have some columns of gate and the same ones of up, and return SwiGLU's middle.
 
 vLLM: model_executor/layers/quantization/awq_triton.py, model_executor/kernels/linear/mixed_precision/
 """
@@ -35,7 +36,9 @@ import triton.language as tl
 from triton.language.extra.cuda import num_warps
 
 from folovllm.attention.kernels.tile import compiled_for_amd
-from folovllm.layers.kernels.few_rows import ask_for
+from folovllm.layers.kernels.few_rows import ask_for, swiglu
+from folovllm.layers.kernels.silu_mul import silu_mul
+from folovllm.layers.norm import RMSNorm
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.plan import choose_plan
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
@@ -186,22 +189,29 @@ def _linear_codes_kernel(
     x_ptr, words_ptr, scale_ptr, offset_ptr, bias_ptr, out_ptr, num_rows, num_lines, lines_each, in_features,
     out_features, stride_x, stride_line, stride_out, BITS: tl.constexpr, GROUP: tl.constexpr, PIECE: tl.constexpr,
     E4M3: tl.constexpr, EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
+    PARTS: tl.constexpr, INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    """PARTS: 2 where the outputs are gate's, then up's; a program has as many of each."""
     # Programs that follow one another share their outputs: a line comes from memory once, and then from the L2 cache.
     row_tiles = tl.cdiv(num_rows, BLOCK_M)
-    first, start = tl.program_id(0) // row_tiles * BLOCK_N, tl.program_id(1) * lines_each
+    EACH: tl.constexpr = BLOCK_N // PARTS
+    size, first, start = out_features // PARTS, tl.program_id(0) // row_tiles * EACH, tl.program_id(1) * lines_each
     end = tl.minimum(start + lines_each, num_lines)
     if DEPENDENT:  # codes never change: the first lines are asked for before x is there
         lines: tl.constexpr = AHEAD_BYTES // (BLOCK_N * 2 * PIECE)
-        num_bytes = tl.minimum(out_features - first, BLOCK_N) * (2 * PIECE)
+        num_bytes = tl.minimum(size - first, EACH) * (2 * PIECE)
         if stride_out == PIECE // 2:  # else an output's lines follow one another
-            ask_for(words_ptr + first * stride_out, stride_line, start, end - 1, num_bytes, lines, num_warps())
+            for part in tl.static_range(PARTS):
+                words = words_ptr + (part * size + first) * stride_out
+                ask_for(words, stride_line, start, end - 1, num_bytes, lines, num_warps())
     wait_for_kernel_before(DEPENDENT)
     rows = tl.program_id(0) % row_tiles * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = first + tl.arange(0, BLOCK_N)
+    columns = first + tl.arange(0, EACH)
+    outs = first + tl.arange(0, BLOCK_N)
+    if PARTS == 2:
+        outs = first + tl.arange(0, BLOCK_N) % EACH + tl.arange(0, BLOCK_N) // EACH * size
     # What is behind the last row or output reads that one again: its result is not stored.
-    row, column = tl.minimum(rows, num_rows - 1).to(tl.int64), tl.minimum(columns, out_features - 1)
+    row, column = tl.minimum(rows, num_rows - 1).to(tl.int64), tl.minimum(outs, out_features - 1)
     x_at = x_ptr + (row * stride_x)[None, :] + tl.arange(0, PIECE)[:, None]
     words_at = words_ptr + (column * stride_out)[:, None] + tl.arange(0, PIECE // 2)[None, :]
     scale_at, offset_at = scale_ptr + column, offset_ptr + column
@@ -222,16 +232,19 @@ def _linear_codes_kernel(
             )  # fmt: skip
     if HAS_BIAS:
         acc += tl.load(bias_ptr + column).to(tl.float32)[:, None]
+    if PARTS == 2:
+        gate, up = tl.split(tl.permute(tl.reshape(acc, [2, EACH, BLOCK_M]), (1, 2, 0)))
+        acc = swiglu(gate, up)
     out_rows = tl.program_id(1).to(tl.int64) * num_rows + rows
-    out_at = out_ptr + (out_rows * out_features)[None, :] + columns[:, None]
-    exists = (rows < num_rows)[None, :] & (columns < out_features)[:, None]
+    out_at = out_ptr + (out_rows * size)[None, :] + columns[:, None]
+    exists = (rows < num_rows)[None, :] & (columns < size)[:, None]
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=exists)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _add_splits_kernel(
-    sums_ptr, bias_ptr, out_ptr, num_rows, out_features, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr,
-    COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr,
+    sums_ptr, bias_ptr, out_ptr, residual_ptr, norm_ptr, eps, num_rows, out_features, SPLITS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, NORM: tl.constexpr, COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait_for_kernel_before(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
@@ -242,13 +255,25 @@ def _add_splits_kernel(
         total += tl.load(sums_ptr + (split * num_rows + row) * out_features + columns, mask=exists, other=0.0)
     if HAS_BIAS:
         total += tl.load(bias_ptr + columns, mask=exists, other=0.0).to(tl.float32)
+    if NORM:  # of the whole row, as add_rms_norm.py has it
+        places = residual_ptr + row * out_features + columns
+        stream = total + tl.load(places, mask=exists, other=0.0).to(tl.float32)
+        stream = stream.to(residual_ptr.dtype.element_ty)
+        tl.store(places, stream, mask=exists)
+        total = stream.to(tl.float32)
+        total *= tl.rsqrt(tl.sum(total * total, axis=0) / out_features + eps)
+        total *= tl.load(norm_ptr + columns, mask=exists, other=0.0).to(tl.float32)
     tl.store(out_ptr + row * out_features + columns, total.to(out_ptr.dtype.element_ty), mask=exists)
 
 
 def linear_codes(
-    x: torch.Tensor, packed: PackedCodes, bias: torch.Tensor | None = None, *, invariant: bool = False
-) -> torch.Tensor:
+    x: torch.Tensor, packed: PackedCodes, bias: torch.Tensor | None = None, *, invariant: bool = False,
+    gated: bool = False, into: tuple[RMSNorm, torch.Tensor] | None = None,
+) -> torch.Tensor:  # fmt: skip
     """y [num_rows, outs], of x's dtype, of x [num_rows, in_features].
+
+    gated: the outputs are gate's and up's; silu(gate) * up, [num_rows, outs / 2].
+    into: y is added to this residual stream [num_rows, outs], contiguous, and the norm of that is returned.
 
     Raises:
         ValueError: x is not contiguous inside a row, or has not as many columns as the weight.
@@ -259,29 +284,35 @@ def linear_codes(
             f"x must be [rows, {packed.in_features}] and contiguous inside a row, got {list(x.shape)} with strides "
             f"{x.stride()}"
         )
-    out = torch.empty(num_rows, outs, dtype=x.dtype, device=x.device)
     if not num_rows:
-        return out
+        return x.new_empty(0, outs // (1 + gated))
     gpu, strides, is_float = gpu_of(x.device), packed.words.stride()[:2], packed.offset is None
     plan = choose_plan(
         num_rows, outs, num_lines, x.element_size(), invariant=invariant, small=gpu.has_small_tiles,
         tensor_memory=gpu.is_nvidia(10),
     )  # fmt: skip
     split, launch = plan.splits > 1, dependent_launch(x.device)
+    parts = 1 if split or not gated else 2
+    out = torch.empty(num_rows, outs // parts, dtype=x.dtype, device=x.device)
     sums = torch.empty(plan.splits, num_rows, outs, dtype=torch.float32, device=x.device) if split else out
-    grid = (triton.cdiv(num_rows, plan.rows) * triton.cdiv(outs, plan.outs), plan.splits)
+    grid = (triton.cdiv(num_rows, plan.rows) * triton.cdiv(outs // parts, plan.outs // parts), plan.splits)
     _linear_codes_kernel[grid](
         x, packed.words, packed.scale, packed.scale if is_float else packed.offset,
         sums if split or bias is None else bias, sums, num_rows, num_lines, triton.cdiv(num_lines, plan.splits),
         packed.in_features, outs, x.stride(0), *strides,
         BITS=packed.bits, GROUP=packed.group, PIECE=2 * words, E4M3=is_float,
         EVEN=packed.in_features == num_lines * words * 32 // packed.bits,
-        HAS_BIAS=bias is not None and not split, BLOCK_M=plan.rows, BLOCK_N=plan.outs,
+        HAS_BIAS=bias is not None and not split, BLOCK_M=plan.rows, BLOCK_N=plan.outs, PARTS=parts,
         INTERPRETED=INTERPRETED, **launch, num_warps=plan.warps, num_stages=gpu.stages(plan.stages),
     )  # fmt: skip
     if split:
-        _add_splits_kernel[(num_rows, triton.cdiv(outs, COLUMNS))](
-            sums, sums if bias is None else bias, out, num_rows, outs, SPLITS=plan.splits, HAS_BIAS=bias is not None,
-            COLUMNS=COLUMNS, **launch, num_warps=4,
+        columns = COLUMNS if into is None else triton.next_power_of_2(outs)
+        weight, eps, residual = (out, 0.0, out) if into is None else (into[0].weight, into[0].eps, into[1])
+        _add_splits_kernel[(num_rows, triton.cdiv(outs, columns))](
+            sums, sums if bias is None else bias, out, residual, weight, eps, num_rows, outs, SPLITS=plan.splits,
+            HAS_BIAS=bias is not None, NORM=into is not None, COLUMNS=columns, **launch,
+            num_warps=min(max(columns // 256, 4), 16),
         )  # fmt: skip
-    return out
+    elif into is not None:
+        out, _ = into[0](out, into[1])
+    return silu_mul(out) if gated and split else out

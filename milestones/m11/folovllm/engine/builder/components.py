@@ -121,17 +121,15 @@ def select_ops(
         ops = CompiledOps if one_by_one else OneCallOps
         return ops(dtype, linear(CompiledLinear(), CompiledQuantizedLinear))
     if has_triton:
+        from folovllm.layers.few_rows import FewRowsOps, few_rows, takes_few_rows
         from folovllm.layers.triton_ops import StackedExperts, triton_ops  # loads Triton
 
         experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
         plain = invariant_products() if invariant else PLAIN
         method = partial(gpu_method, invariant=invariant, plain=plain)
         fused = triton_ops(linear(plain, method), experts, fuses_decode=not drafts)
-        if scheme is None and not invariant:
-            from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
-
-            if takes_few_rows(dtype, device):
-                return FewRowsOps(**vars(fused))
+        if not invariant and (scheme is not None or takes_few_rows(dtype, device)):
+            return FewRowsOps(**vars(fused), few_rows=few_rows if scheme is None else None)
         return fused
     return LayerOps(linear(PLAIN, QuantizedLinear))
 
