@@ -39,6 +39,7 @@ from folovllm.layers.linear import PLAIN, LinearMethod
 from folovllm.layers.moe import Experts, Routing, group
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.ops import LayerOps
+from folovllm.layers.quantization.experts import QuantizedExperts
 from folovllm.layers.rotary import Rotary
 
 
@@ -61,6 +62,12 @@ class TritonOps(LayerOps):
             x, residual = layer.post_attention_layernorm(x, residual)
             x = layer.feed_forward(x, metadata)
         return norm(x, residual)[0]
+
+    def process_weights_after_loading(self, model: nn.Module) -> None:
+        super().process_weights_after_loading(model)
+        for module in model.modules():
+            if isinstance(module, QuantizedExperts):
+                module.stack()
 
     def warm_up(self, model: nn.Module) -> None:
         decoder: Any = model.get_submodule("model")

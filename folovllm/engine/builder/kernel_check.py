@@ -236,10 +236,18 @@ def _layer_cases(
         """40 rows, few and many of them of an expert."""
         assert spec.experts is not None
         one, few = replace(spec, intermediate_size=spec.experts.size), min(4, spec.experts.num_experts)
+        name, linear = f"model.layers.{min(spec.experts.layers, default=0)}.mlp.experts", PLAIN
+        if isinstance(method := chosen.ops.linear, QuantizedLinears) and (
+            scheme := method.scheme.of_layer(f"{name}.0.up_proj")
+        ):
+            scheme = replace(scheme, format="plain", activation_bits=None, ignore=(), layers=None)
+            linear = QuantizedLinears(scheme, method.method, method.plain)
         with x.device, default_dtype(x.dtype):
-            experts = chosen.ops.experts(few, lambda number: MLP(one, LayerOps(), ""))
+            experts = chosen.ops.experts(few, lambda number: MLP(one, LayerOps(linear), f"{name}.{number}"))
         for weight, numbers in zip(experts.parameters(), middles, strict=False):
             weight.copy_(numbers.view(weight.shape))
+        if isinstance(method, QuantizedLinears):
+            chosen.ops.process_weights_after_loading(experts)
         logits = torch.arange(40 * few, device=x.device).view(40, few) % (few + 3) * 1.0
         return experts(rows.repeat(2, 1)[:40], route(logits, min(2, few), renormalize=True))
 

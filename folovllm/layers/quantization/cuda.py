@@ -6,6 +6,7 @@
     fp8 in blocks   e4m3, scale per block      as it is         kernels/linear_codes.py
     fp8             e4m3, scale per output     as it is         the same, for few rows
                                                e4m3 per token   torch._scaled_mm, for more than FEW_ROWS
+    of experts      as above                   as it is         experts.py, for all of a layer's
 
 With 8 bits on both sides the sums are torch's, and only the rounding of the input is a kernel of ours. Sums of int8 are
 whole numbers and exact, so a row's bits do not depend on its batch. Those of e4m3 are float32, in an order that a
@@ -25,6 +26,7 @@ from torch import nn
 
 from folovllm.errors import ModelLoadError
 from folovllm.layers.linear import PLAIN, Linear, LinearMethod
+from folovllm.layers.moe import block_of
 from folovllm.layers.quantization.codes import FP8, Codes, round_to_e4m3
 from folovllm.layers.quantization.linear import DequantizedLinear, QuantizedLinear
 from folovllm.layers.quantization.plan import MOST_ROWS
@@ -52,7 +54,7 @@ def gpu_method(scheme: QuantScheme, name: str, *, invariant: bool, plain: Linear
         )
     if scheme.blocks and not scheme.symmetric:  # a minimum, where the kernel's zeros are whole numbers
         return DequantizedLinear(scheme, name, plain=plain)
-    if scheme.activation_bits is None:
+    if scheme.activation_bits is None or block_of(name) == "experts":
         return TritonCodesLinear(scheme, name, invariant=invariant)
     return Fp8Linear(scheme, name) if scheme.type == "float" else Int8Linear(scheme, name)
 
@@ -88,7 +90,8 @@ class TritonCodesLinear(QuantizedLinear):
             )
         self.packed = pack_codes(codes, self.scheme.bits, by_outputs=self.by_outputs)
         layer.weight = nn.Parameter(self.packed.words, requires_grad=False)
-        for rows in (1, *(most + 1 for most in MOST_ROWS)):  # each kernel is compiled before a request needs it
+        few_and_many = () if block_of(self.name) == "experts" else (1, *(most + 1 for most in MOST_ROWS))
+        for rows in few_and_many:  # each kernel is compiled before a request needs it
             self.apply(layer, torch.zeros(rows, layer.in_features, dtype=self.dtype, device=layer.weight.device))
 
     def apply(self, layer: Linear, x: torch.Tensor, **around: Any) -> torch.Tensor:

@@ -26,6 +26,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "tests.m7.codes_aot": (),
     "tests.m7.int8_cache_aot": (),
     "tests.m10.experts_aot": (),
+    "tests.m11.cuda.experts_codes_aot": (),
     "tests.m11.cuda.few_rows_aot": (),
 }
 # What a T4 gets; torch computes its prompts.
@@ -52,8 +53,9 @@ def test_kernels_have_room_on_every_gpu(program: str, capability: int | str, fau
     assert faults_of(program, capability) == {}
 
 
-def test_windows_soft_caps_and_sinks_have_room_on_hopper(faults_of) -> None:
-    assert faults_of("tests.m11.cuda.extras_aot", 90) == {}
+@pytest.mark.parametrize("program", ["tests.m11.cuda.extras_aot", "tests.m11.cuda.experts_codes_aot"])
+def test_windows_soft_caps_and_sinks_and_experts_with_codes_have_room_on_hopper(program: str, faults_of) -> None:
+    assert faults_of(program, 90) == {}
 
 
 @pytest.mark.parametrize("program", TURING)

@@ -4,7 +4,7 @@
     attention       attention_backend, kv_cache_dtype, batch_invariant    attention/backends/
     layers          enforce_eager, quantization, batch_invariant          torch, compiled or Triton, in one call or many
     draws           (device)                                              torch, a kernel
-    CUDA graphs     enforce_eager, a model's experts                      none, decodes, also prompts and drafts
+    CUDA graphs     enforce_eager, the attention backend                  none, decodes, also prompts and drafts
     steps           async_scheduling                                      one after the other, running ahead
     draft tokens    speculative_config                                    n-grams, a table of them, a draft model
 
@@ -30,7 +30,6 @@ from folovllm.engine.builder.batch_invariance import invariant_products, select_
 from folovllm.engine.builder.kv_cache_dtype import cache_dtype, select_8_bit_backend
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
 from folovllm.layers.linear import PLAIN, LinearMethod
-from folovllm.layers.moe import Experts
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
 from folovllm.layers.quantization.cuda import gpu_method, rounds_inputs
@@ -81,17 +80,14 @@ def choose_components(
         backend = select_invariant_backend(model_config, spec, dtype, device)
     else:
         backend = _named_backend(config, device, extras=spec.has_extras)
-    has_experts = isinstance(spec, DecoderSpec) and spec.experts is not None
     drafts = config.speculative_config is not None
-    # Experts with codes are computed one by one, and how many rows each has must be known on the host.
-    records = device.type == "cuda" and not eager and (scheme is None or not has_experts)
     return Components(
         backend=backend,
         ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme, drafts=drafts),
         cache_dtype=kv_dtype,
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
         runner=ModelRunner,
-        graphs=records and backend.supports_cuda_graphs,
+        graphs=device.type == "cuda" and not eager and backend.supports_cuda_graphs,
         draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,
     )
 
@@ -122,11 +118,12 @@ def select_ops(
         return ops(dtype, linear(CompiledLinear(), CompiledQuantizedLinear))
     if has_triton:
         from folovllm.layers.few_rows import FewRowsOps, few_rows, takes_few_rows
-        from folovllm.layers.triton_ops import StackedExperts, triton_ops  # loads Triton
+        from folovllm.layers.quantization.experts import QuantizedExperts  # loads Triton
+        from folovllm.layers.triton_ops import StackedExperts, triton_ops
 
-        experts = Experts if scheme is not None else partial(StackedExperts, invariant=invariant)
         plain = invariant_products() if invariant else PLAIN
         method = partial(gpu_method, invariant=invariant, plain=plain)
+        experts = partial(StackedExperts if scheme is None else QuantizedExperts, invariant=invariant)
         fused = triton_ops(linear(plain, method), experts, fuses_decode=not drafts)
         if not invariant and (scheme is not None or takes_few_rows(dtype, device)):
             return FewRowsOps(**vars(fused), few_rows=few_rows if scheme is None else None)
