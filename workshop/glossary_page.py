@@ -14,8 +14,8 @@ from workshop.glossary import LANGS, Lang, Term, load_glossary
 DOCS = Path(__file__).parents[1] / "docs"
 TITLE = {"en": '<a id="glossary"></a>\n# Glossary', "zh": '<a id="glossary"></a>\n# 术语表'}
 INTRO = {
-    "en": "Each term in a sentence or two. These are also the definitions that the embedded model learnt, all but {later}: "
-    "ask it with `folovllm chat`.",
+    "en": "Each term in a sentence or two. These are also the definitions that the embedded model learnt, all but "
+    "{later}: ask it with `folovllm chat`.",
     "zh": "每条术语一两句话。内置的小模型学的就是这些定义（{later}除外），可以用 `folovllm chat` 问它。",
 }
 OTHERWISE: dict[Lang, dict[str, str]] = {
