@@ -46,8 +46,8 @@ def test_every_sequence_has_its_rows():
 
 @invariant(3)
 def test_each_guess_takes_the_drafts_time():
-    costs = StepCosts(ridge=16, draft=0.2)
-    # by hand, alpha 0.8: 1/1.06, 1.8/1.34 = 1.35, 2.44/1.61 = 1.51, 2.952/1.89 = 1.564, 3.362/2.16 = 1.554
+    costs = StepCosts(ridge=8, draft=0.2)
+    # by hand, alpha 0.8: 1/1.125, 1.8/1.475 = 1.22, 2.44/1.825 = 1.337, 2.952/2.175 = 1.357, 3.362/2.525 = 1.331
     expect(best_length(num_seqs=1, alpha=0.8, most=8, costs=costs), 3)
 
 
