@@ -16,9 +16,9 @@ def lines_run(slots):
     lines = []
 
     def watch(frame, event, arg):
-        if frame.f_code.co_filename == group_rows.__code__.co_filename:
-            lines.extend([frame.f_lineno] * (event == "line"))
-            return watch
+        is_here = frame.f_code.co_filename == group_rows.__code__.co_filename
+        lines.extend([frame.f_lineno] * (is_here and event == "line"))
+        return watch if is_here else None
 
     before = sys.gettrace()
     sys.settrace(watch)
