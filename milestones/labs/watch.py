@@ -9,6 +9,7 @@ import select
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from rich.console import Console
 from rich.control import Control
@@ -19,7 +20,7 @@ from milestones.chain import Course
 from milestones.labs.check import check
 from milestones.labs.compare import show_compared
 from milestones.labs.exercise import Exercise
-from milestones.labs.lab import Lab, choose, first_open
+from milestones.labs.lab import Lab, choose, first_open, open_lab
 from milestones.labs.predict import ask
 from milestones.labs.screen import show_check, show_end, show_hint
 from milestones.labs.words import say
@@ -70,6 +71,7 @@ def watch(
                 with _keys(has_keys):
                     _show_bar(console, lab, exercises, exercise, told, has_keys=has_keys)
                     key = _wait(lab, seen, has_keys=has_keys)
+                lab = open_lab(Path(lab.repository), lab.folder)  # what `hint` or `update` wrote there meanwhile
                 if has_keys:
                     console.control(OVER_THE_BAR)
                 else:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ from rich.console import Console
 from milestones.chain import Course
 from milestones.labs import watch as watching
 from milestones.labs.exercise import load_exercises
+from milestones.labs.lab import Lab, open_lab
 from milestones.labs.prose import Prose, joined
 from milestones.labs.screen import LabConsole
 from milestones.labs.start import start
@@ -87,7 +89,13 @@ def test_the_keys_of_watch_at_forty_columns(tmp_path: Path, monkeypatch: pytest.
     """The last hint is said to be the last, Ctrl-C in a question leads back to the keys, and the bar is one line."""
     monkeypatch.setattr("milestones.labs.start.remember", lambda root, folder: None)
     keys = iter("hhhpq")
-    monkeypatch.setattr(watching, "_wait", lambda lab, seen, *, has_keys: next(keys))
+
+    def wait(lab: Lab, seen: object, *, has_keys: bool) -> str:
+        """Meanwhile another command writes into the folder's state."""
+        replace(lab, course=f"{lab.course}.").save()
+        return next(keys)
+
+    monkeypatch.setattr(watching, "_wait", wait)
     monkeypatch.setattr(watching, "_keys", contextlib.nullcontext)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", Mock(side_effect=KeyboardInterrupt))
@@ -95,6 +103,7 @@ def test_the_keys_of_watch_at_forty_columns(tmp_path: Path, monkeypatch: pytest.
     lab = start(tmp_path, course, course.get("m0"), tmp_path / "lab", "en")
     console = Console(file=io.StringIO(), width=40)
     assert watching.watch(console, course, lab, load_exercises(course.snapshot, 0), None, verbose=False) == 0
+    assert open_lab(tmp_path, lab.folder).course == lab.course + 5 * "."
     told = console.file.getvalue()  # type: ignore[attr-defined]
     assert told.count(say("en", "hint_last").partition(";")[0]) == 1
     assert say("en", "no_answer") in " ".join(told.split())
