@@ -42,7 +42,7 @@ GROUPS = {
 
 def main(argv: list[str] | None = None, root: Path | None = None) -> int:
     """root: the repository; None: this one."""
-    words = sys.argv[1:] if argv is None else argv
+    words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if sys.stdout is None:
         print("error: stdout is closed: there is nowhere to print to", file=sys.stderr)
         return 2
@@ -75,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="FoloVLLM, milestone by milestone.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS, prog=parser.prog)
 
     command = commands.add_parser("list", help="the milestones there are")
     command.set_defaults(run=run_list)
@@ -154,6 +154,8 @@ def build_parser() -> argparse.ArgumentParser:
     bench_command.add_options(command)
     command.set_defaults(run=bench_command.run)
     said = {action.dest: action.help for action in commands._choices_actions}  # argparse has no groups of commands
+    for name, command in commands.choices.items():
+        command.description = said[name]
     rows = {group: "\n".join(f"  {name:<10}{said[name]}" for name in names.split()) for group, names in GROUPS.items()}
     parser.epilog = "\n\n".join(f"{group}:\n{text}" for group, text in rows.items())
     return parser

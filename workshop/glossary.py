@@ -46,7 +46,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Glossary:
-    terms: tuple[Term, ...]
+    terms: tuple[Term, ...]  # what the embedded model learns
+    later: tuple[Term, ...]  # what came after it was trained: on the page only
     groups: dict[str, tuple[str, str]]
     train: dict[Lang, tuple[str, ...]]
     before: dict[Lang, tuple[str, ...]]
@@ -60,6 +61,7 @@ def load_glossary() -> Glossary:
     wordings = data["wordings"]
     return Glossary(
         terms=tuple(_term(row) for row in data["term"]),
+        later=tuple(_term(row) for row in data["later"]),
         groups={key: (en, zh) for key, (en, zh) in data["groups"].items()},
         **{key: {lang: tuple(wordings[lang][key]) for lang in LANGS} for key in ("train", "before", "after", "unseen")},
     )

@@ -14,9 +14,9 @@ from workshop.glossary import LANGS, Lang, Term, load_glossary
 DOCS = Path(__file__).parents[1] / "docs"
 TITLE = {"en": '<a id="glossary"></a>\n# Glossary', "zh": '<a id="glossary"></a>\n# 术语表'}
 INTRO = {
-    "en": "Each term in a sentence or two. These are also the definitions that the embedded model learnt: ask it with "
-    "`folovllm chat`.",
-    "zh": "每条术语一两句话。内置的小模型学的就是这些定义，可以用 `folovllm chat` 问它。",
+    "en": "Each term in a sentence or two. These are also the definitions that the embedded model learnt, all but "
+    "{later}: ask it with `folovllm chat`.",
+    "zh": "每条术语一两句话。内置的小模型学的就是这些定义（{later}除外），可以用 `folovllm chat` 问它。",
 }
 OTHERWISE: dict[Lang, dict[str, str]] = {
     "en": {"quantization": "quantisation", "Quantization": "Quantisation", "when nobody uses": "when no sequence uses"},
@@ -42,10 +42,11 @@ IN_OTHER = {"en": "Chinese: ", "zh": "英文："}
 def page(lang: Lang) -> str:
     """The page's Markdown."""
     glossary = load_glossary()
-    lines = [TITLE[lang], "", INTRO[lang], ""]
+    later = (", " if lang == "en" else "、").join(heading(term, lang) for term in glossary.later)
+    lines = [TITLE[lang], "", INTRO[lang].format(later=later), ""]
     for key, titles in glossary.groups.items():
         lines += [f'<a id="{key}-terms"></a>', f"## {as_notes(titles[LANGS.index(lang)], lang)}", ""]
-        for term in glossary.terms:
+        for term in [*glossary.terms, *glossary.later]:
             if term.group == key:
                 lines += [
                     f'<a id="{term.id}"></a>',

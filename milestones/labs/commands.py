@@ -180,7 +180,7 @@ def run_compare(root: Path, args: argparse.Namespace) -> int:
 
     course, lab, exercises = _open(root, args)
     solved = [exercise for exercise in exercises if lab.is_solved(exercise)]
-    exercise = choose(exercises, args.name, lab.language) if args.name else (solved or exercises)[-1]
+    exercise = choose(exercises, args.name, lab.language) if args.name else [exercises[0], *solved][-1]
     if exercise not in solved:
         raise MilestoneError(say(lab.language, "compare_first", name=exercise.name))
     show_compared(LabConsole(), lab, course, exercises, exercise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -25,12 +25,15 @@ WIDTH, WIDEST = 80, 100
 
 
 class LabConsole(Console):
-    """As wide as the terminal, 100 columns at the most; in a pipe 80."""
+    """As wide as the terminal is at the moment, 100 columns at the most; in a pipe 80."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False)
-        known = self.is_terminal or "COLUMNS" in os.environ
-        self.width = min(self.size.width, WIDEST) if known else WIDTH
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        known, now = self.is_terminal or "COLUMNS" in os.environ, super().size
+        return ConsoleDimensions(min(now.width, WIDEST) if known else WIDTH, now.height)
 
     def on_broken_pipe(self) -> None:
         """The reader has left. main() knows what to do; rich would end the program with status 1."""

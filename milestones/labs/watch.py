@@ -9,6 +9,7 @@ import select
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from rich.console import Console
 from rich.control import Control
@@ -19,10 +20,11 @@ from milestones.chain import Course
 from milestones.labs.check import check
 from milestones.labs.compare import show_compared
 from milestones.labs.exercise import Exercise
-from milestones.labs.lab import Lab, choose, first_open
+from milestones.labs.lab import Lab, choose, first_open, open_lab
 from milestones.labs.predict import ask
 from milestones.labs.screen import show_check, show_end, show_hint
 from milestones.labs.words import say
+from milestones.spec import MilestoneError
 
 HAS_KEYS = os.name == "posix"  # elsewhere there is a check after each save all the same
 if HAS_KEYS:
@@ -57,13 +59,19 @@ def watch(
             while key not in ("", "n", "q"):  # "": a file was saved
                 if key == "h" and not is_solved:
                     show_hint(console, lab, exercise)
+                    if lab.done(exercise).hints == len(exercise.pages[lab.language].hints):
+                        console.print(say(lab.language, "hint_last"), style="dim")
                 elif key == "c" and is_solved:
                     show_compared(console, lab, course, exercises, exercise)
                 elif key == "p":
-                    ask(console, lab, exercise, None)
+                    try:
+                        ask(console, lab, exercise, None)
+                    except MilestoneError as error:  # Ctrl-C or Ctrl-D in place of an answer: back to the keys
+                        console.print(f"\n{error}", style="dim", markup=False)
                 with _keys(has_keys):
                     _show_bar(console, lab, exercises, exercise, told, has_keys=has_keys)
                     key = _wait(lab, seen, has_keys=has_keys)
+                lab = open_lab(Path(lab.repository), lab.folder)  # what `hint` or `update` wrote there meanwhile
                 if has_keys:
                     console.control(OVER_THE_BAR)
                 else:
@@ -91,7 +99,8 @@ def _show_bar(
     keys = {"p": is_open and asks, "h": is_open, "c": not is_open, "n": True, "q": True} if has_keys else {}
     for key in (key for key, is_meant in keys.items() if is_meant):
         line.append(f"{key} ", style="bold cyan").append(f"{say(lab.language, f'key_{key}')}  ")
-    console.print(line.append(told, style="dim"), end="", soft_wrap=True)
+    line.append(told, style="dim").truncate(console.width - 1)  # OVER_THE_BAR takes one line away
+    console.print(line, end="", soft_wrap=True)
     console.file.flush()
 
 

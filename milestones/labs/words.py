@@ -170,7 +170,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "state_started": ("under way", "进行中"),
     "exercises_to_come": ("{n} exercises to come, about {time}", "还有 {n} 道练习，约 {time}"),
     "sum": ("{solved} of {total} solved", "已完成 {solved} / {total}"),
-    "here": ("◀ you are here", "◀ 你在这里"),
+    "here": ("◀ here", "◀ 你在这里"),
     "in_all": ("about {total} in all, {left} to go", "共约 {total}，还需 {left}"),
     "left": ("about {time} to go", "还需约 {time}"),
     # watch

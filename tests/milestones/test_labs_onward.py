@@ -273,7 +273,7 @@ def test_progress_is_where_one_stands_and_not_where_the_newest_folder_is(
     capsys.readouterr()
     assert cli.main(["progress"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if "you are here" in line] == ["M0"]
+    assert [line.split()[0] for line in lines if "◀ here" in line] == ["M0"]
     assert next(line for line in lines if line.startswith("01 ")).split()[1:3] == ["Twice", "open"]
     assert lines[-1] == "next  python -m milestones watch   (Twice)"
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import threading
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.cells import cell_len
@@ -13,9 +17,11 @@ from rich.console import Console
 from milestones.chain import Course
 from milestones.labs import watch as watching
 from milestones.labs.exercise import load_exercises
+from milestones.labs.lab import Lab, open_lab
 from milestones.labs.prose import Prose, joined
+from milestones.labs.screen import LabConsole
 from milestones.labs.start import start
-from milestones.labs.words import WORDS
+from milestones.labs.words import WORDS, say
 from milestones.sources import working_tree
 from milestones.spec import LANGUAGES
 from tests.milestones.labs_support import lab_course
@@ -77,6 +83,40 @@ class Screen(io.StringIO):
         if "save to check" in self.getvalue():
             self.asked.set()
         return written
+
+
+def test_the_keys_of_watch_at_forty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last hint is said to be the last, Ctrl-C in a question leads back to the keys, and the bar is one line."""
+    monkeypatch.setattr("milestones.labs.start.remember", lambda root, folder: None)
+    keys = iter("hhhpq")
+
+    def wait(lab: Lab, seen: object, *, has_keys: bool) -> str:
+        """Meanwhile another command writes into the folder's state."""
+        replace(lab, course=f"{lab.course}.").save()
+        return next(keys)
+
+    monkeypatch.setattr(watching, "_wait", wait)
+    monkeypatch.setattr(watching, "_keys", contextlib.nullcontext)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", Mock(side_effect=KeyboardInterrupt))
+    course = lab_course()
+    lab = start(tmp_path, course, course.get("m0"), tmp_path / "lab", "en")
+    console = Console(file=io.StringIO(), width=40)
+    assert watching.watch(console, course, lab, load_exercises(course.snapshot, 0), None, verbose=False) == 0
+    assert open_lab(tmp_path, lab.folder).course == lab.course + 5 * "."
+    told = console.file.getvalue()  # type: ignore[attr-defined]
+    assert told.count(say("en", "hint_last").partition(";")[0]) == 1
+    assert say("en", "no_answer") in " ".join(told.split())
+    assert told.split("\n")[-1] == "░ 0/1  p predict  h hint  n next  q qui"
+
+
+def test_the_screen_is_as_wide_as_the_terminal_has_become(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = LabConsole()
+    for columns, width in (("50", 50), ("160", 100)):
+        monkeypatch.setitem(os.environ, "COLUMNS", columns)
+        assert console.width == width
+    monkeypatch.delitem(os.environ, "COLUMNS")
+    assert console.width == 80  # a pipe
 
 
 def test_watch_checks_again_when_a_file_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_queries_in_the_middle_see_what_came_before():
 @invariant(3)
 def test_what_is_hidden_weighs_nothing_however_large_its_score():
     dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=1.0)
-    q, k, v = one_head(100.0, 0.0), one_head(-2.0, 2.0), one_head(3.0, 9.0)  # scores -200 and, hidden, 200
+    q, k, v = one_head(100.0, 0.0), one_head(-200.0, 2.0), one_head(3.0, 9.0)  # scores -20,000 and, hidden, 200
     out = dense._attend(q, k.transpose(0, 1), v.transpose(0, 1))
     expect_close(out.flatten(), [3.0, 6.0])
 

@@ -47,8 +47,8 @@ def test_a_negative_penalty_adds():
 @invariant(3)
 def test_presence_counts_once_and_in_the_output_only():
     asked = row(prompt=[2], output=[0, 1, 0], presence_penalty=0.5)
-    logits = torch.tensor([[4.0, 4.0, 4.0]])
-    expect_close(penalties(asked).apply(logits), [[3.5, 3.5, 4.0]])
+    logits = torch.tensor([[4.0, 4.0, 4.0, 4.0]])
+    expect_close(penalties(asked).apply(logits), [[3.5, 3.5, 4.0, 4.0]])
 
 
 @invariant(4)

@@ -113,6 +113,13 @@ def test_what_ended_before_is_not_found_again():
     expect(out._cut_at_stop(num_added=1), False)  # the full stop is new
 
 
+@invariant(5)
+def test_what_ended_before_is_not_where_the_text_is_cut():
+    out = output("the END is not the END", "END")  # the first was let through
+    out._cut_at_stop(num_added=3)
+    expect(out.text, "the END is not the ")
+
+
 @invariant(6)
 def test_the_end_is_held_back():
     out = output("and the E", "END")

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -7,6 +9,24 @@ from lab_judge import expect, invariant
 
 def grouped(*slots):
     return [each.tolist() for each in group_rows(torch.tensor(slots, dtype=torch.int64))]
+
+
+def lines_run(slots):
+    """Lines of the file that one call executes, each as often as it does."""
+    lines = []
+
+    def watch(frame, event, arg):
+        is_here = frame.f_code.co_filename == group_rows.__code__.co_filename
+        lines.extend([frame.f_lineno] * (is_here and event == "line"))
+        return watch if is_here else None
+
+    before = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        group_rows(slots)
+    finally:
+        sys.settrace(before)
+    return len(lines)
 
 
 @invariant(1)
@@ -63,3 +83,9 @@ def test_no_row_has_one(slots):
 @invariant(4)
 def test_all_are_int64():
     expect([str(each.dtype) for each in group_rows(torch.tensor([0, -1, 0]))], ["torch.int64"] * 3)
+
+
+@invariant(4)
+def test_no_line_is_run_once_for_each_row():
+    lines = lines_run(torch.tensor([2, 0, -1] * 200))
+    expect(lines > 200, False)

@@ -35,6 +35,12 @@ def test_a_layer_of_two_parts_with_three_inputs():
 
 
 @invariant(1)
+def test_a_layer_may_have_four_parts():
+    both = stack_pairs({"fourth": V, "first": V}, {"first": 1, "second": 2, "third": 1, "fourth": 1}, 2)
+    expect([each.tolist() for each in both], [[[9, 1], [9, 1]], [[7, 0], [0, 0], [0, 0], [0, 0], [0, 7]]])
+
+
+@invariant(1)
 def test_each_layer_has_a_pair_of_its_own():
     first, second = stack_pairs({"q": Q}, PARTS, 2), stack_pairs({"q": (2 * Q[0], 3 * Q[1])}, PARTS, 2)
     expect([first[0].tolist(), second[0].tolist()], [[[1, 2]], [[2, 4]]])

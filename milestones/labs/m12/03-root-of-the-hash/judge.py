@@ -22,6 +22,11 @@ def test_one_byte_is_enough():
 
 
 @invariant(1)
+def test_so_many_adapters_need_as_many_bytes():
+    expect(len(root_of("s", A)) >= 32, True)
+
+
+@invariant(1)
 def test_another_salt_has_another_root():
     expect(differ(("s", A), ("t", A), (None, A)), 3)
 

@@ -12,6 +12,11 @@ def test_other_blocks():
     expect([KVCacheManager(num_blocks=8, block_size=size).blocks_for(10) for size in (1, 3, 16)], [10, 4, 1])
 
 
+@invariant(1)
+def test_a_token_in_a_large_block():
+    expect(KVCacheManager(num_blocks=8, block_size=4_000_000).blocks_for(1), 1)
+
+
 @invariant(2)
 def test_full_blocks_and_no_tokens():
     manager = KVCacheManager(num_blocks=8, block_size=4)

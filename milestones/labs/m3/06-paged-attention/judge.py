@@ -160,6 +160,11 @@ def test_the_last_queries_see_all_the_past():
 
 
 @invariant(5)
+def test_a_mask_is_where_it_is_asked_for():
+    expect(tail_mask(1, 2, torch.device("meta")).device.type, "meta")
+
+
+@invariant(5)
 def test_each_mask_is_made_for_its_length():
     cpu = torch.device("cpu")
     masks = [tail_mask(2, seq_len, cpu) for seq_len in (3, 4, 3)]

@@ -113,6 +113,13 @@ def test_two_at_a_time_where_two_are_allowed():
 
 
 @invariant(5)
+def test_a_prompt_for_which_there_is_half_the_room():
+    scheduler, output = make_scheduler(num_blocks=2), SchedulerOutput()  # for 8 tokens
+    a = request("a", 18)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=18, chunk=8, output=output), False)
+
+
+@invariant(5)
 def test_the_rest_of_a_prompt_needs_blocks_too():
     scheduler, output = make_scheduler(num_blocks=4), SchedulerOutput()  # for 16 tokens
     a = request("a", 18)

@@ -10,7 +10,7 @@ def codes(outs, columns, groups):
 
 @invariant(1)
 def test_two_groups_in_a_row_of_eight():
-    expect(codes(outs=3, columns=8, groups=2).group_size, 4)
+    expect(codes(outs=7, columns=8, groups=2).group_size, 4)
 
 
 @invariant(1)

@@ -23,6 +23,7 @@ def test_each_proposal_is_a_list_of_its_own():
 
 @invariant(1)
 def test_an_occurrence_may_run_into_the_last_tokens():
+    expect(find_continuation([1, 2, 1, 2, 1], shortest=3, longest=3, count=1), [2])
     expect(find_continuation([8, 5, 5, 5], shortest=2, longest=2, count=1), [5])
     expect(find_continuation([5, 5], shortest=1, longest=3, count=1), [5])
 
@@ -52,6 +53,11 @@ def test_token_0_is_a_token():
 def test_the_latest_of_several():
     text = [1, 2, 60, 0, 1, 2, 70, 0, 1, 2]
     expect(find_continuation(text, shortest=2, longest=2, count=1), [70])
+
+
+@invariant(2)
+def test_the_latest_may_overlap_another():
+    expect(find_continuation([5, 5, 5, 5], shortest=2, longest=2, count=2), [5])
 
 
 @invariant(3)

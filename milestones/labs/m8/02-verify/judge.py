@@ -39,6 +39,14 @@ def test_what_agrees_behind_the_first_difference_does_not_count():
 
 
 @invariant(2)
+def test_a_guess_for_a_later_position_does_not_agree():
+    def draw(indices, position):
+        return [[3, 3, 9, 1][position]]
+
+    expect(verify([[7, 3, 9]], draw), [[3]])
+
+
+@invariant(2)
 def test_a_token_may_be_large():
     expect(verify([[100_000, 5]], lambda places, position: [[int("100000"), 5, 6][position]]), [[100_000, 5, 6]])
 

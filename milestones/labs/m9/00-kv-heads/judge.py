@@ -12,6 +12,11 @@ def test_a_head_for_each_rank():
     expect([list(kv_heads_of(4, rank, 4)) for rank in range(4)], [[0], [1], [2], [3]])
 
 
+@invariant(1)
+def test_a_head_for_each_of_23_ranks():
+    expect([list(kv_heads_of(23, rank, 23)) for rank in range(23)], [[head] for head in range(23)])
+
+
 @invariant(2)
 def test_two_heads_on_six_ranks():
     expect([list(kv_heads_of(2, rank, 6)) for rank in range(6)], [[0], [0], [0], [1], [1], [1]])

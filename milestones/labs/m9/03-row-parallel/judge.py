@@ -39,6 +39,14 @@ def test_each_product_is_one_of_its_own():
     expect(([out.tolist() for out in outs], x.tolist()), ([[[6.0, 3.0]], [[10.0, 5.0]]], [[3.0]]))
 
 
+@invariant(2)
+def test_a_sum_in_bfloat16_is_one():
+    layer = Linear(1, 2, method=RowParallelMethod(LinearMethod(), Group(0), {}))
+    layer.weight.data = torch.tensor([[2.0], [1.0]], dtype=torch.bfloat16)
+    out = layer(torch.tensor([[3.0]], dtype=torch.bfloat16))
+    expect((out.tolist(), str(out.dtype)), ([[6.0, 3.0]], "torch.bfloat16"))
+
+
 @invariant(3)
 def test_rank_0_has_the_bias():
     layer = Linear(1, 2, bias=True, method=RowParallelMethod(LinearMethod(), Group(0), {}))
