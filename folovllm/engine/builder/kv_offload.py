@@ -19,6 +19,7 @@ from folovllm.core.kv_offload import OffloadingManager
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.model_loader.model_files import weight_files
 from folovllm.models.weights import weights_folder
+from folovllm.pooling_params import PoolingParams
 from folovllm.request import Sequence, SequenceData
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import wrong
@@ -67,11 +68,13 @@ def identity(config: EngineConfig, runner: ModelRunner) -> bytes:
 
 
 def _probe(config: EngineConfig, runner: ModelRunner) -> list[torch.Tensor]:
-    """The keys and values of a block's tokens, computed by themselves."""
+    """The keys and values of a block's tokens, computed by themselves. One place is left for the token that is drawn
+    behind them."""
     num_groups, num_tokens = len(runner.kv_cache.groups.windows), runner.kv_cache.block_size
-    num_tokens = min(num_tokens, config.model_config.max_model_len)
+    num_tokens = max(1, min(num_tokens, config.model_config.max_model_len - 1))
     token_ids = [(7 + 97 * place) % runner.vocab_size for place in range(num_tokens)]
     seq = Sequence("probe-0", "probe", SequenceData(token_ids), SamplingParams(temperature=0.0, max_tokens=1))
+    seq.pooling_params = PoolingParams(use_activation=False)  # of a model that pools
     seq.block_ids, *seq.further_tables = ([group + 1] for group in range(num_groups))
     scheduled = SchedulerOutput(grown_seqs=[seq])
     scheduled.add(seq, num_tokens)
