@@ -147,7 +147,7 @@ class KVCacheManager:
                 request.num_cached_tokens = start
                 self.num_queries += seq.get_prompt_len()
                 self.num_hits += start
-                self.num_external_hits += self._external.pop(seq, 0)
+                self.num_external_hits += min(start, self._external.pop(seq, 0))  # some may be gone again
         return pairs
 
     def _blocks_needed(self, seq_tokens: list[tuple[Sequence, int]]) -> int:

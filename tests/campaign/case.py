@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from folovllm import SamplingParams
+from folovllm import PoolingParams, SamplingParams
+from folovllm.outputs import RequestOutput
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class ModelSpec:
     """A random model. `text`: it has a tokenizer whose token i is byte i, EOS 256 and BOS 257. `quantization`: how the
     engine rounds its layers' weights when it loads them. `int8_cache`: keys and values are codes of 8 bits.
     `transformers`: its layers are computed by transformers' code. `window`: of some layers, or of all. `tables`: how
-    many groups of layers there are, each with blocks of its own."""
+    many groups of layers there are, each with blocks of its own. `pooling`: its answer is a vector, made of the last
+    row or of the mean; None: it draws tokens."""
 
     kind: str = "llama"
     vocab_size: int = 32
@@ -36,13 +39,19 @@ class ModelSpec:
     transformers: bool = False
     window: int | None = None
     tables: int = 1
+    pooling: Literal["LAST", "MEAN"] | None = None
+
+    @property
+    def hidden_size(self) -> int:
+        return self.num_heads * self.head_dim
 
 
 @dataclass
 class Asked:
     """One request: when it comes, what it asks, and when it is aborted; times are numbers of steps.
 
-    `params` are keywords of SamplingParams. `refused`: the engine has to say no when it comes.
+    `params` are keywords of SamplingParams, or of PoolingParams where the model pools. `voice`: the adapter that
+    answers. `refused`: the engine has to say no when it comes.
     """
 
     name: str
@@ -52,21 +61,31 @@ class Asked:
     abort_at: int | None = None
     priority: int = 0
     salt: str | None = None
+    voice: str | None = None
     refused: bool = False
 
     def sampling_params(self) -> SamplingParams:
         return SamplingParams(**self.params)
 
+    def pooling_params(self) -> PoolingParams:
+        return PoolingParams(**self.params)
+
 
 @dataclass
 class Case:
-    """`engine` holds keywords of EngineConfig.from_kwargs; the swap space is counted in blocks, as its size in GiB
-    depends on the model."""
+    """`engine` holds keywords of EngineConfig.from_kwargs. The swap space and the tiers behind the pool, host memory
+    and a folder, are counted in blocks, as their size in GiB depends on the model; 0: there is none. `resets`: the
+    steps at which the prefix cache is reset. `restarts`: those at which the engine is gone; the next one has the same
+    folder, and what was unfinished is asked again."""
 
     model: ModelSpec = ModelSpec()
     engine: dict[str, Any] = field(default_factory=dict)
     swap_blocks: int = 0
     requests: list[Asked] = field(default_factory=list)
+    host_blocks: int = 0
+    folder_blocks: int = 0
+    resets: list[int] = field(default_factory=list)
+    restarts: list[int] = field(default_factory=list)
 
     @property
     def longest(self) -> int:
@@ -87,16 +106,31 @@ class Case:
     def from_json(cls, text: str) -> Case:
         data = json.loads(text)
         model = data["model"]
-        requests = [Asked(**asked) for asked in data["requests"]]
+        requests = data["requests"] = [Asked(**asked) for asked in data["requests"]]
         for asked in requests:  # the keys of a JSON object are strings
             if bias := asked.params.get("logit_bias"):
                 asked.params["logit_bias"] = {int(token): value for token, value in bias.items()}
         model["eos"] = tuple(model["eos"])
-        return cls(ModelSpec(**model), data["engine"], data["swap_blocks"], requests)
+        return cls(**{**data, "model": ModelSpec(**model)})
 
     @classmethod
     def read(cls, path: str | Path) -> Case:
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+@dataclass
+class Life:
+    """A request in one engine. begun, ended: by its steps; output: the newest."""
+
+    asked: Asked
+    begun: int
+    ended: float = math.inf
+    output: RequestOutput | None = None
+
+    def texts(self) -> list[list[int]]:
+        """All that may have been computed for it."""
+        said = [] if self.output is None else [completion.token_ids for completion in self.output.outputs]
+        return [self.asked.prompt, *(self.asked.prompt + token_ids for token_ids in said)]
 
 
 class Wrong(AssertionError):  # noqa: N818  "raise Wrong" says it
@@ -120,8 +154,13 @@ class Tally:
     steps: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
+    tier_tokens: int = 0  # of those, found behind the pool
+    file_blocks: int = 0
+    restarts: int = 0
     tokens: int = 0  # compared with the reference
     hf_tokens: int = 0  # compared with Hugging Face's generate
+    vectors: int = 0
+    voiced: int = 0  # answers by adapters
     beams: int = 0
     logprobs: int = 0
     ties: int = 0

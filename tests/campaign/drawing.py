@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.campaign.case import Asked, Case, ModelSpec
 from tests.campaign.models import SPECS, columns_together, has_head
+from tests.m12.adapters import VOICES
 
 WORDS = ["a", "e", "the", "ab", "zz"]
 
@@ -17,19 +18,73 @@ def draw_case(seed: int, number: int) -> Case:
     # Of engines with one seed all unseeded requests would draw with the same noise, and their draws, taken together,
     # would follow no distribution.
     case.engine["seed"] = random.Random(f"{seed}/{number}/engine").randrange(2**31)
-    rng = random.Random(f"{seed}/{number}/speculation")
+    # Each with numbers of its own: what comes later changes nothing in what is drawn before.
+    for choose in (_pooling, _speculation, _ranks, _voices, _tiers):
+        choose(case, random.Random(f"{seed}/{number}/{choose.__name__.strip('_')}"))
+    return case
+
+
+def _pooling(case: Case, rng: random.Random) -> None:
+    """The same requests, to a model whose answer is a vector. A code of 8 bits that is another one in float32 would
+    change all of it."""
+    if rng.random() >= 0.1 or (case.model.quantization or "").endswith("a8"):
+        return
+    case.model, size = replace(case.model, pooling=rng.choice(["LAST", "MEAN"])), case.model.hidden_size
+    for asked in case.requests:
+        asked.params = {"dimensions": size + 1} if asked.refused else {}
+        if not asked.refused and rng.random() < 0.3:
+            asked.params["dimensions"] = rng.randint(1, size)
+        for name, value in (("use_activation", False), ("skip_reading_prefix_cache", True)):
+            if rng.random() < 0.2:
+                asked.params[name] = value
+
+
+def _speculation(case: Case, rng: random.Random) -> None:
+    if case.model.pooling:
+        return
     if rng.random() < 0.4:  # one token that occurred before is enough for a guess: there are many, right and wrong
         case.engine["speculative_config"] = {
             "method": "ngram", "num_speculative_tokens": rng.choice([1, 2, 4, 8]), "prompt_lookup_min": 1
         }  # fmt: skip
     if has_head(case.model) and rng.random() < 0.2:
         case.engine["speculative_config"] = {"method": "mtp", "num_speculative_tokens": rng.choice([1, 2, 4, 8])}
-        return case
-    rng = random.Random(f"{seed}/{number}/ranks")
+
+
+def _ranks(case: Case, rng: random.Random) -> None:
     ranks = [ranks for ranks in (2, 3) if _can_be_cut(case.model, ranks)]
-    if rng.random() < 0.25 and ranks:
+    has_head = case.engine.get("speculative_config", {}).get("method") == "mtp"
+    if not has_head and rng.random() < 0.25 and ranks:
         case.engine["tensor_parallel_size"] = rng.choice(ranks)
-    return case
+
+
+def _voices(case: Case, rng: random.Random) -> None:
+    """Adapters, on weights into which they can be merged exactly."""
+    if rng.random() >= 0.25 or case.model.transformers or (case.model.quantization or "").endswith("a8"):
+        return
+    case.engine.update(enable_lora=True, max_loras=rng.choice([1, 2, 4]))
+    for asked in case.requests:
+        asked.voice = rng.choice([None, *VOICES])
+
+
+def _tiers(case: Case, rng: random.Random) -> None:
+    if not case.engine["enable_prefix_caching"]:
+        return
+    if rng.random() < 0.3:
+        case.resets = sorted(rng.randint(1, 40) for _ in range(rng.randint(1, 3)))
+    if rng.random() < 0.4:
+        return
+    case.host_blocks = rng.choice([3, 8, 20, 60, 200])
+    engine = case.engine
+    if rng.random() < 0.8:  # as few as one sequence needs: the pool has to evict
+        least = case.model.tables * -(-engine["max_model_len"] // engine["block_size"])
+        beams = [_most_blocks(a, a.params["best_of"], case) for a in case.requests if "use_beam_search" in a.params]
+        engine["num_kv_blocks"] = min(engine["num_kv_blocks"], max([least, *beams]))
+    for asked in rng.sample(case.requests, len(case.requests) // 2):  # and they come again
+        again = replace(asked, name=f"{asked.name}again", params=dict(asked.params), at=asked.at + rng.randint(5, 40))
+        case.requests.append(again)
+    if rng.random() < 0.6 and "tensor_parallel_size" not in case.engine:
+        case.folder_blocks = rng.choice([6, 40, 1000, 1000])
+        case.restarts = sorted(rng.randint(1, 40) for _ in range(rng.choice([0, 1, 1, 2])))
 
 
 def _can_be_cut(spec: ModelSpec, ranks: int) -> bool:
@@ -37,6 +92,12 @@ def _can_be_cut(spec: ModelSpec, ranks: int) -> bool:
         return False
     columns = spec.num_heads * spec.head_dim  # of o_proj
     return columns // ranks % columns_together(spec.quantization, columns) == 0
+
+
+def _most_blocks(asked: Asked, width: int, case: Case) -> int:
+    """That a request's beams may take."""
+    longest = min(len(asked.prompt) + asked.params.get("max_tokens", 0), case.engine["max_model_len"])
+    return width * -(-longest // case.engine["block_size"]) * case.model.tables
 
 
 class _Drawing:
@@ -159,9 +220,7 @@ class _Drawing:
     def _beams(self, asked: Asked, case: Case) -> bool:
         """False where the engine has no room for any."""
         width = self.rng.choice([1, 2, 3, 4])
-        longest = min(len(asked.prompt) + asked.params["max_tokens"], case.engine["max_model_len"])
-        needed = width * -(-longest // case.engine["block_size"]) * case.model.tables
-        if width > case.max_num_seqs or needed > case.engine["num_kv_blocks"]:
+        if width > case.max_num_seqs or _most_blocks(asked, width, case) > case.engine["num_kv_blocks"]:
             return False
         asked.params.update(use_beam_search=True, best_of=width, n=self.rng.randint(1, width), temperature=0.0)
         if self.often(0.4):

@@ -6,13 +6,14 @@ every step that computes, and says so if a sequence reads what is not its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
 from folovllm import LLMEngine
 from folovllm.core.block_pool import BlockPool
+from folovllm.core.kv_offload import HostBlock, JobResult, SecondaryTier
 from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
 from folovllm.engine.stats import EngineStats
 from folovllm.outputs import RequestOutput
@@ -20,20 +21,29 @@ from folovllm.request import SequenceStatus
 from tests.campaign.case import Wrong
 from tests.m3.shadow_cache import ShadowCache, _copy, prefix_hashes
 
-GROWING = ("preemptions", "prefix_cache_queries", "prefix_cache_hits", "steps", "prompt_tokens", "output_tokens")
+GROWING = (
+    "preemptions", "prefix_cache_queries", "prefix_cache_hits", "steps", "prompt_tokens", "output_tokens",
+    "external_prefix_cache_hits", "kv_offload_tiering_chunk_queries", "kv_offload_tiering_chunk_hits",
+)  # fmt: skip
 
 
 class GroupShadow(ShadowCache):
-    """Of a cache with groups of layers: a slot holds for which group and tokens it was written. windows: of each."""
+    """Of a cache with groups of layers: a slot holds for which group and tokens it was written. windows: of each. tier:
+    the host blocks that keep full blocks."""
 
-    def __init__(self, block_size: int, windows: tuple[int | None, ...]) -> None:
+    def __init__(self, block_size: int, windows: tuple[int | None, ...], tier: Container[int]) -> None:
         super().__init__(block_size)
-        self.windows = windows
+        self.windows, self.tier = windows, tier
+        self._came_in: set[int] = set()
 
-    def execute(self, output: SchedulerOutput, behind: Mapping[str, list[int]] = MappingProxyType({})) -> None:
+    def move(self, output: SchedulerOutput) -> None:
+        self._came_in = {block for host, block in output.blocks_to_swap_in if host in self.tier}
         _copy(self.device, self.swap, output.blocks_to_swap_out)
         _copy(self.swap, self.device, output.blocks_to_swap_in)
         _copy(self.device, self.device, output.blocks_to_copy)
+
+    def execute(self, output: SchedulerOutput, behind: Mapping[str, list[int]] = MappingProxyType({})) -> None:
+        """The blocks of this step have been moved."""
         written: set[tuple[int, int]] = set()
         rows = []  # of sequences and groups: where queries begin, the first key that they see, hashes of all keys
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
@@ -46,6 +56,7 @@ class GroupShadow(ShadowCache):
             for position in range(start, len(hashes)):
                 slot = self._place(table, position)
                 assert slot not in written, f"two sequences write to block and offset {slot}"
+                assert slot[0] not in self._came_in, f"block {slot[0]} is full, and another's"
                 written.add(slot)
                 self.device.setdefault(slot[0], {})[slot[1]] = hashes[position]
         for name, table, _, first, hashes in rows:
@@ -62,20 +73,22 @@ class GroupShadow(ShadowCache):
 
 
 class Watch:
-    """Looks at an engine after every step."""
+    """Looks at an engine after every step. files: what the shadows of all engines of a folder have stored there."""
 
-    def __init__(self, engine: LLMEngine) -> None:
-        self.engine = engine
+    def __init__(self, engine: LLMEngine, files: dict[bytes, dict[int, int]]) -> None:
+        self.engine, self._files = engine, files
         self._stats: EngineStats | None = None
         self._last: dict[str, RequestOutput] = {}
         self._ranked: set[str] = set()  # requests with best_of > n: their last output holds the best n, numbered anew
         self._not_its_own: str | None = None  # the first thing that was read and is another's
         if not engine.core.run_ahead:  # which computes tokens that are not known yet
-            self._follow(GroupShadow(engine.config.cache_config.block_size, engine.scheduler.kv.groups.windows))
+            kv = engine.scheduler.kv
+            tier = () if kv.offload is None else kv.offload.blocks
+            self._follow(GroupShadow(kv.block_size, kv.groups.windows, tier))
 
-    def _follow(self, shadow: ShadowCache) -> None:
-        runner = self.engine.runner
-        execute, speculation = runner.execute_model, runner.speculation
+    def _follow(self, shadow: GroupShadow) -> None:
+        runner, offload = self.engine.runner, self.engine.scheduler.kv.offload
+        execute, move, speculation = runner.execute_model, runner.move_blocks, runner.speculation
 
         def look(scheduled: SchedulerOutput, drafts: dict[str, list[int]]) -> None:
             try:
@@ -84,12 +97,19 @@ class Watch:
                 # Not as it is: the engine would take it for a failure of the model.
                 self._not_its_own = self._not_its_own or str(error)
 
+        def moving(scheduled: SchedulerOutput) -> None:
+            shadow.move(scheduled)
+            move(scheduled)
+
         def following(scheduled: SchedulerOutput) -> Any:
+            pending = execute(scheduled)
             if not scheduled.num_lookahead_tokens:
                 look(scheduled, {})
-            return execute(scheduled)
+            return pending
 
-        runner.execute_model = following  # type: ignore[method-assign]
+        runner.execute_model, runner.move_blocks = following, moving  # type: ignore[method-assign]
+        if offload is not None and offload.secondary is not None:
+            self._follow_tier(shadow, offload.secondary)
         if speculation is not None:
             propose = speculation.propose
 
@@ -99,6 +119,22 @@ class Watch:
                 return drafts
 
             speculation.propose = proposing  # type: ignore[method-assign]
+
+    def _follow_tier(self, shadow: GroupShadow, tier: SecondaryTier) -> None:
+        store, get_finished = tier.submit_store, tier.get_finished_jobs
+
+        def storing(key: bytes, host: HostBlock) -> None:
+            self._files[key] = dict(shadow.swap[host.block])
+            store(key, host)
+
+        def finished(*, wait: bool) -> list[JobResult]:
+            jobs = list(get_finished(wait=wait))
+            for job in jobs:
+                if job.is_load and job.success:
+                    shadow.swap[job.block] = dict(self._files[job.key])
+            return jobs
+
+        tier.submit_store, tier.get_finished_jobs = storing, finished  # type: ignore[method-assign]
 
     def look(self, open_ids: set[str], outputs: list[RequestOutput]) -> None:
         """open_ids: the requests that have come and have not ended."""
@@ -176,7 +212,8 @@ class Watch:
         limits = (
             (0, stats.kv_blocks_used, stats.kv_blocks_total),
             (0, stats.kv_blocks_cached, stats.kv_blocks_total),
-            (0, stats.prefix_cache_hits, stats.prefix_cache_queries),
+            (stats.external_prefix_cache_hits, stats.prefix_cache_hits, stats.prefix_cache_queries),
+            (0, stats.kv_offload_tiering_chunk_hits, stats.kv_offload_tiering_chunk_queries),
             (0, stats.running_seqs, self.engine.scheduler.max_num_seqs),
             (0, stats.running, stats.running_seqs),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from itertools import pairwise
 from zlib import crc32
 
@@ -10,13 +10,14 @@ import numpy as np
 
 from folovllm import SamplingParams
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
-from tests.campaign.case import Asked, Case, Tally, Wrong
+from tests.campaign.case import Asked, Case, Life, Tally, Wrong
 from tests.campaign.models import Model
 from tests.campaign.reference import Answer, Reference, log_softmax
 from tests.campaign.reference_beams import Beam, BeamReference, is_plain
 
 # Log-probabilities in float32, and sums of some dozens of them.
 CLOSE = 2e-4
+CLOSE_VECTOR = 2e-5
 FAINT = -80.0
 
 
@@ -34,8 +35,11 @@ class Judge:
         Raises:
             Wrong: something in it is not as it has to be.
         """
-        params = asked.sampling_params()
         _same("prompt", asked, output.prompt_token_ids, asked.prompt)
+        if self.model.spec.pooling:
+            self._vector(asked, output)
+            return
+        params = asked.sampling_params()
         self._prompt_logprobs(asked, output)
         if params.use_beam_search:
             self._beams(asked, output)
@@ -50,6 +54,22 @@ class Judge:
                 self._sequence(asked, index, completion, output.finished)
         if output.finished and params.is_greedy and is_plain(params):
             self._hf_greedy(asked, output.outputs[0])
+
+    def _vector(self, asked: Asked, output: RequestOutput) -> None:
+        _same("outputs", asked, [(c.token_ids, c.finish_reason) for c in output.outputs], [([], "stop")])
+        if asked.params.get("skip_reading_prefix_cache") or self.model.spec.pooling == "MEAN":
+            _same("cached tokens", asked, output.num_cached_tokens, 0)
+        row = self.model.vector(asked.prompt)[: asked.params.get("dimensions")]
+        if asked.params.get("use_activation", True):
+            row = row / np.linalg.norm(row)
+        said = np.array(output.pooling_output)
+        _same("dimensions", asked, said.shape, row.shape)
+        close = CLOSE_VECTOR * self.model.slack * max(1.0, float(np.abs(row).max()))
+        if self.model.is_torn(asked.prompt, self.reference.tie):
+            self.tally.ties += 1
+        elif not (off := float(np.abs(said - row).max())) <= close:  # nan is not
+            raise Wrong("vector", f"{asked.name} is off by {off}: {said[:4]} ..., it has to be {row[:4]}")
+        self.tally.vectors += 1
 
     def _sequence(self, asked: Asked, index: int, said: CompletionOutput, finished: bool) -> None:
         answer = self.reference.answer(asked, index, said.token_ids)
@@ -227,21 +247,27 @@ class Judge:
             raise Wrong("logprobs", f"{asked.name}: {what} is {said}, it has to be {expected}")
 
 
-def check_cached_tokens(case: Case, outputs: dict[str, RequestOutput], seen: Callable[[str], list[list[int]]]) -> None:
-    """No more prompt tokens were found in the cache than another text of the same salt has in common.
-
-    seen: every text of a request that may have been computed.
-    """
-    block_size = case.engine["block_size"]
-    for asked in case.requests:
-        output = outputs.get(asked.name)
-        if output is None or not output.num_cached_tokens:
+def check_cached_tokens(case: Case, lives: Iterable[Life]) -> None:
+    """No more prompt tokens were found in the cache than another text of the same salt and adapter has in common, one
+    that was computed behind the last reset before this request came. What an engine that is gone had computed counts:
+    it may be in the folder."""
+    block_size, lives = case.engine["block_size"], list(lives)
+    for life in lives:
+        if life.output is None or not life.output.num_cached_tokens:
             continue
-        texts = [text for o in case.requests if o is not asked and o.salt == asked.salt for text in seen(o.name)]
-        shared = max((_first_difference(text, asked.prompt) for text in texts), default=0)
-        most = min(shared, len(asked.prompt) - 1) // block_size * block_size
-        if output.num_cached_tokens > most:
-            raise Wrong("cached tokens", f"{asked.name} found {output.num_cached_tokens}, others computed {most}")
+        reset, mine = max([at for at in case.resets if at <= life.begun], default=-1), life.asked
+        texts = [
+            text
+            for other in lives
+            if other is not life and other.ended >= reset
+            and (other.asked.salt, other.asked.voice) == (mine.salt, mine.voice)
+            for text in other.texts()
+        ]  # fmt: skip
+        shared = max((_first_difference(text, mine.prompt) for text in texts), default=0)
+        most = min(shared, len(mine.prompt) - 1) // block_size * block_size
+        if life.output.num_cached_tokens > most:
+            found = life.output.num_cached_tokens
+            raise Wrong("cached tokens", f"{mine.name} found {found}, others computed {most}")
 
 
 def num_run(params: SamplingParams) -> int:

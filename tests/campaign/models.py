@@ -13,14 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from folovllm import LoRARequest
 from folovllm.distributed.parallel_state import part
 from tests.campaign.case import ModelSpec
 from tests.helpers import make_hf_model
 from tests.m1.byte_tokenizer import BOS, EOS, byte_tokenizer
 from tests.m7.rounded_cache import RoundedCache, rounded
 from tests.m8.eagle_support import add_head
+from tests.m11.pooling_support import add_modules
+from tests.m12.adapters import ATTENTION, VOICES, make_adapter, with_adapter
 
 TEXT_VOCAB = 258
+MODES = {"LAST": "lasttoken", "MEAN": "mean"}
 HALFWAY = 1e-5
 """How near to the middle between two codes a number may fall to the other side in float32, in steps of its scale."""
 SPECS = [
@@ -52,9 +56,14 @@ SPECS = [
 ]
 
 
+def is_moe(spec: ModelSpec) -> bool:
+    return "moe" in spec.kind or spec.kind == "mixtral"
+
+
 def has_head(spec: ModelSpec) -> bool:
     """Whether its folder has a head that reads the model, method "mtp"."""
-    return spec.kind in ("llama", "qwen2", "qwen3") and spec.window is None and not spec.transformers
+    dense = spec.kind in ("llama", "qwen2", "qwen3") and spec.pooling is None
+    return dense and spec.window is None and not spec.transformers
 
 
 class Model:
@@ -64,31 +73,38 @@ class Model:
     def __init__(self, spec: ModelSpec, folder: Path, ranks: int) -> None:
         self.spec, self.folder = spec, folder
         window = {"sliding_window": spec.window, "use_sliding_window": True, "max_window_layers": 1}
-        self.hf: Any = make_hf_model(
+        hf: Any = make_hf_model(
             spec.kind,
             vocab_size=spec.vocab_size,
             num_hidden_layers=spec.num_layers,
             num_attention_heads=spec.num_heads,
             num_key_value_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
-            hidden_size=spec.num_heads * spec.head_dim,
+            hidden_size=spec.hidden_size,
             max_position_embeddings=128,
             tie_word_embeddings=spec.tied,
             eos_token_id=list(spec.eos) or None,
             bos_token_id=BOS if spec.text else None,
             **(window if spec.window else {}),
         )
-        self.hf.set_attn_implementation("eager")  # torch's has neither a soft-cap nor sinks
-        self.hf.save_pretrained(folder)
+        hf.set_attn_implementation("eager")  # torch's has neither a soft-cap nor sinks
+        hf.save_pretrained(folder)
         if has_head(spec):
-            add_head(folder, self.hf)
-        self._shares = _round_weights(self.hf, spec.quantization, ranks) if spec.quantization else {}
+            add_head(folder, hf)
+        if spec.pooling:
+            add_modules(folder, {"pooling_mode": MODES[spec.pooling]}, "Normalize")
+        self._shares = _round_weights(hf, spec.quantization, ranks) if spec.quantization else {}
         self.tokenizer: Any = None
         if spec.text:
             self.tokenizer = byte_tokenizer()
             self.tokenizer.save_pretrained(folder)
-        self.hf.set_experts_implementation("eager")  # the others have no float64, and no product that is rounded
-        self._exact = copy.deepcopy(self.hf).double()
+        hf.set_experts_implementation("eager")  # the others have no float64, and no product that is rounded
+        self._voices: dict[str, Model] = {}
+        self._take(hf)
+
+    def _take(self, hf: Any) -> None:
+        self.hf = hf
+        self._exact = copy.deepcopy(hf).double()
         self._rows: dict[tuple[int, ...], np.ndarray] = {}
         self._margins: list[torch.Tensor] = []  # of the newest forward's routers, [num_tokens] each
         self._margin_after: dict[tuple[int, ...], float] = {}
@@ -96,6 +112,29 @@ class Model:
         for name, module in self._exact.named_modules():
             if name.endswith((".gate", ".router")):
                 module.register_forward_hook(self._note_margin)
+
+    def adapter(self, voice: str) -> LoRARequest:
+        """The folder is made when it is first asked for. A decoder with experts has it in its attention alone."""
+        folder, number = self.folder.with_name(f"{self.folder.name}-{voice}"), list(VOICES).index(voice) + 1
+        if not folder.exists():
+            targets, config = VOICES[voice]
+            make_adapter(folder, self.hf, ATTENTION if is_moe(self.spec) else targets, seed=number, **config)
+        return LoRARequest(voice, number, str(folder))
+
+    def with_voice(self, voice: str | None) -> Model:
+        """The same, with an adapter's weights merged into its own."""
+        if voice is None:
+            return self
+        if voice not in self._voices:
+            self._voices[voice] = other = copy.copy(self)
+            other._take(with_adapter(self.hf, Path(self.adapter(voice).lora_path)))
+        return self._voices[voice]
+
+    @torch.inference_mode()
+    def vector(self, prompt: list[int]) -> np.ndarray:
+        """[hidden] float64: the last row behind a prompt's tokens, or the mean of all rows."""
+        rows = self._exact.base_model(torch.tensor([prompt]), **self._cache()).last_hidden_state[0]
+        return (rows[-1] if self.spec.pooling == "LAST" else rows.mean(dim=0)).numpy()
 
     @torch.inference_mode()
     def after(self, token_ids: list[int]) -> np.ndarray:
@@ -150,9 +189,10 @@ class Model:
         return {"past_key_values": RoundedCache()} if self.spec.int8_cache else {"use_cache": False}
 
     def forget(self) -> None:
-        self._rows.clear()
-        self._margin_after.clear()
-        self._distance_after.clear()
+        for model in (self, *self._voices.values()):
+            model._rows.clear()
+            model._margin_after.clear()
+            model._distance_after.clear()
 
     @torch.inference_mode()
     def generate(self, prompt: list[int], **settings: Any) -> Any:

@@ -18,7 +18,7 @@ from tests.campaign.case import Case, ModelSpec, Wrong
 
 # Settings that are never left out, only made plain: they hold the model's length and the pool's size.
 PLAIN_ENGINE: dict[str, Any] = {"max_model_len": 64, "block_size": 4, "num_kv_blocks": 128, "max_num_seqs": 8}
-PLAIN_REQUEST: dict[str, Any] = {"abort_at": None, "salt": None, "priority": 0, "at": 0}
+PLAIN_REQUEST: dict[str, Any] = {"abort_at": None, "salt": None, "voice": None, "priority": 0, "at": 0}
 
 
 class Shrinker:
@@ -98,8 +98,15 @@ class Shrinker:
                 yield self._changed(lambda case, n=name: case.engine.update({n: PLAIN_ENGINE[n]}))
             else:
                 yield self._changed(lambda case, n=name: case.engine.pop(n, None))
-        yield self._changed(lambda case: setattr(case, "swap_blocks", 0))
-        yield self._changed(lambda case: setattr(case, "model", ModelSpec()))
+        for name, nothing in (
+            ("swap_blocks", 0),
+            ("folder_blocks", 0),
+            ("host_blocks", 0),
+            ("resets", []),
+            ("restarts", []),
+        ):
+            yield self._changed(lambda case, n=name, v=nothing: setattr(case, n, v))
+        yield self._changed(lambda case: setattr(case, "model", ModelSpec(pooling=case.model.pooling)))
         yield self._changed(lambda case: setattr(case, "model", replace(case.model, quantization=None)))
         yield self._changed(lambda case: setattr(case, "model", replace(case.model, int8_cache=False)))
 

@@ -12,7 +12,11 @@ import pytest
 import torch
 
 from folovllm.attention.backend import Attention
+from folovllm.core import block_hash, kv_cache_manager
+from folovllm.core.block_pool import BlockPool
 from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.kv_offload import OffloadingManager
+from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.sample.row import TokenCounts
 from folovllm.worker.input_batch import InputBatch
 from folovllm.worker.kv_cache import KVCache
@@ -82,12 +86,46 @@ def see_beyond_windows(patch: pytest.MonkeyPatch) -> None:
     clear_caches(patch)
 
 
+def load_what_came_too_late(patch: pytest.MonkeyPatch) -> None:
+    """A block comes in from host memory though it has been handed out again."""
+    add_moves = OffloadingManager.add_moves
+
+    def moving(self: OffloadingManager, output: SchedulerOutput, pool: BlockPool) -> None:
+        add_moves(self, output, SimpleNamespace(hash_of=lambda block: self._loads[block][1]))  # type: ignore[arg-type]
+
+    patch.setattr(OffloadingManager, "add_moves", moving)
+
+
+def forget_whose_keys_they_are(patch: pytest.MonkeyPatch) -> None:
+    """A block's hash does not know the adapter."""
+    root = block_hash.root_of
+    patch.setattr(block_hash, "root_of", lambda cache_salt, adapter: root(cache_salt, b""))
+
+
+def leave_cached_rows_out(patch: pytest.MonkeyPatch) -> None:
+    """A mean is over the rows that were computed for it."""
+    patch.setattr(kv_cache_manager, "_needs_every_row", lambda seq: False)
+
+
+def forget_to_forget(patch: pytest.MonkeyPatch) -> None:
+    """A reset does not reach the tiers behind the pool."""
+    patch.setattr(OffloadingManager, "reset_prefix_cache", lambda self: None)
+
+
+WRONG_TOKENS = {"token", "impossible token", "beams", "logprobs", "best_of"}
 # By what they may be found.
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
     lose_a_block: {"blocks"},
-    ignore_what_was_said: {"token", "impossible token", "beams", "best_of"},
-    write_one_slot_too_far: {"token", "impossible token", "beams", "logprobs"},
-    see_beyond_windows: {"token", "impossible token", "beams", "logprobs"},
+    ignore_what_was_said: WRONG_TOKENS,
+    write_one_slot_too_far: WRONG_TOKENS,
+    see_beyond_windows: WRONG_TOKENS,
+}
+# And in which cases.
+RARE_FAULTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[set[str], Callable[[Case], bool]]] = {
+    load_what_came_too_late: ({"cache", *WRONG_TOKENS}, lambda case: case.host_blocks > 0),
+    forget_whose_keys_they_are: ({"cached tokens", "vector", *WRONG_TOKENS}, lambda case: "enable_lora" in case.engine),
+    leave_cached_rows_out: ({"cached tokens", "vector"}, lambda case: case.model.pooling == "MEAN"),
+    forget_to_forget: ({"cached tokens"}, lambda case: bool(case.resets) and case.host_blocks > 0),
 }
 
 
@@ -110,9 +148,20 @@ def test_a_planted_fault_is_found_and_made_small(
     assert replay(path) == 0, "without the fault nothing is wrong"
 
 
-def first_failing(models: Models) -> tuple[Case, Wrong]:
-    for number in range(100):
-        case = draw_case(2, number)
+@pytest.mark.parametrize("plant", RARE_FAULTS, ids=lambda plant: plant.__name__)
+def test_a_planted_fault_of_tiers_adapters_and_vectors_is_found(
+    models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    kinds, may_show = RARE_FAULTS[plant]
+    with monkeypatch.context() as patch:
+        plant(patch)
+        case, wrong = first_failing(models, may_show)
+    assert wrong.kind in kinds, wrong
+    examine(case, models)
+
+
+def first_failing(models: Models, may_show: Callable[[Case], bool] = lambda case: True) -> tuple[Case, Wrong]:
+    for case in filter(may_show, (draw_case(2, number) for number in range(400))):
         try:
             examine(case, models)
         except Wrong as wrong:

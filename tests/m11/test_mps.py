@@ -101,6 +101,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "speculative_config's 'draft_model'": {
         "speculative_config": {"method": "draft_model", "num_speculative_tokens": 2}
     },
+    "speculative_config's 'eagle'": {"speculative_config": {"method": "eagle", "num_speculative_tokens": 2}},
+    "speculative_config's 'mtp'": {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}},
     "a model of transformers' layers": {"model_impl": "transformers"},
 }
 

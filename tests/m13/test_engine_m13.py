@@ -41,6 +41,13 @@ def test_and_when_the_last_request_is_aborted(oracle: Oracle, tmp_path: Path) ->
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 4
 
 
+@pytest.mark.parametrize("limit", [{"max_model_len": 24}, {"num_kv_blocks": 1}])
+def test_a_block_as_long_as_a_sequence_may_get(oracle: Oracle, tmp_path: Path, limit: dict[str, Any]) -> None:
+    engine = tiered_engine(oracle.folder, tmp_path, block_size=24, **limit)
+    (output,) = serve(engine, [(PROMPT, GREEDY)])
+    assert output.outputs[0].token_ids == oracle.greedy(PROMPT, 2)
+
+
 def test_flush_stores_what_became_full_while_others_run(oracle: Oracle, tmp_path: Path) -> None:
     engine = tiered_engine(oracle.folder, tmp_path)
     engine.add_request("a", PROMPT, SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))

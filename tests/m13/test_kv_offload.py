@@ -73,6 +73,18 @@ def test_what_was_found_is_held_while_more_is_looked_for() -> None:
     assert desk.cached("again") == 8
 
 
+def test_what_is_gone_when_its_request_is_let_in_is_no_hit() -> None:
+    desk = with_a_in_host()
+    request = desk.add("again", A, max_tokens=1)
+    (seq,) = request.get_seqs()
+    desk.kv.get_computed_blocks(request, seq)  # and there is no room for the rest
+    desk.kv.free(seq)
+    desk.forget_pool()
+    desk.offload.clear()
+    served(desk, "again")
+    assert (desk.kv.num_hits, desk.kv.num_external_hits) == (0, 0)
+
+
 def test_a_load_is_dropped_when_its_block_was_handed_out_again() -> None:
     """Block 3 has been promised to A's prefix; A is not let in, and the sequence that comes back from the swap space
     takes it. The load would be the second to write to it."""

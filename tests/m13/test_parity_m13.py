@@ -17,6 +17,7 @@ from tests.m5.support import serve, token_ids
 from tests.m6.support import caching_engine
 from tests.m6.test_parity_m6 import CHUNKS, PRESSURES, asked_greedily, reusable
 from tests.m9.support import RankThread
+from tests.m11 import pooling_support as pooling
 from tests.m11.models import test_hybrid_engine as hybrid
 from tests.m11.models.tiny_types import make_model
 from tests.m12.adapters import VOICES
@@ -189,6 +190,20 @@ def test_layers_with_windows(tmp_path: Path, on_disk: bool, chunk: int) -> None:
         second = hybrid.make(tmp_path / "model", num_blocks, **options)
         assert hybrid.tokens(second, hybrid.PROMPTS) == wanted
         assert second.engine.stats().kv_offload_tiering_chunk_hits > 0
+
+
+@pytest.mark.parametrize("kind", ["lasttoken", "mean"])
+def test_a_model_that_pools_finds_its_prompts_in_a_folder(tmp_path: Path, kind: str) -> None:
+    """And never for a mean, which is over all rows."""
+    model = pooling.make_folder(tmp_path / "model")
+    pooling.add_modules(tmp_path / "model", {"pooling_mode": kind}, "Normalize")
+    prompts = pooling.prompts_that_begin_alike()
+    wanted = pooling.embeddings(model, prompts, "LAST" if kind == "lasttoken" else "MEAN")
+    for round_ in range(2):
+        engine = tiered_engine(tmp_path / "model", tmp_path / "kv", 400, max_num_batched_tokens=16)
+        pooling.close(pooling.serve(engine, prompts, seed=round_), wanted)
+        flush(engine)
+    assert (engine.stats().kv_offload_tiering_chunk_hits > 0) == (kind == "lasttoken")
 
 
 def test_a_draft_models_keys_come_along(oracle: Oracle, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.m6.support import caching_engine
 from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, Asked, asked_greedily
 from tests.m7.support import FOLDERS, NAMES, PROMPTS, generate
 from tests.m7.support import oracle as quantized_oracle
+from tests.m8.eagle_support import mimo_folder
 from tests.m8.support import guess_always
 from tests.m8.test_speculation_engine import FEATURES
 from tests.m9.support import MEMORY, RankThread
@@ -140,3 +141,10 @@ def test_other_models_with_odd_vocabularies(kind: str, rank_threads: list[RankTh
     asked = asked_greedily()[:4]
     one = caching_engine(folder, max_model_len=64, block_size=BLOCK)
     assert token_ids(serve(ranks_engine(folder, 4), asked)) == token_ids(serve(one, asked))
+
+
+def test_a_head_that_reads_the_model_is_refused(rank_threads: list[RankThread], tmp_path: Any) -> None:
+    drafts = {"method": "mtp", "num_speculative_tokens": 2}
+    with pytest.raises(ValueError, match="^tensor_parallel_size must be 1 with a head that reads the model, got 2"):
+        ranks_engine(mimo_folder(tmp_path), 2, speculative_config=drafts)
+    assert [thread.wait() for thread in rank_threads] == [0]

@@ -19,6 +19,7 @@ from folovllm.core.kv_offload import OffloadingManager
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.model_loader.model_files import weight_files
 from folovllm.models.weights import weights_folder
+from folovllm.pooling_params import PoolingParams
 from folovllm.request import Sequence, SequenceData
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import wrong
@@ -43,20 +44,22 @@ def make_offload(config: EngineConfig, runner: ModelRunner, size: CacheSize) -> 
         movers = [runner.mover, *([] if draft is None else [draft])]
         limit = int(cache.kv_offloading_path_size * GIB)
         try:
-            tier = FileSystemTier(Path(cache.kv_offloading_path), identity(config, runner), movers, limit)
+            longest = min(config.model_config.max_model_len, size.num_tokens)
+            tier = FileSystemTier(Path(cache.kv_offloading_path), identity(config, runner, longest), movers, limit)
         except OSError as error:
             name = cache.kv_offloading_path
             raise wrong("kv_offloading_path", "be a folder that can be written to", name, str(error)) from None
     return OffloadingManager(size.num_swap_blocks, size.num_offload_blocks, tier)
 
 
-def identity(config: EngineConfig, runner: ModelRunner) -> bytes:
-    """Of what computes keys and values; takes a step of one block, and reads all weights once."""
+def identity(config: EngineConfig, runner: ModelRunner, longest: int) -> bytes:
+    """Of what computes keys and values; takes a step of one block, and reads all weights once. longest: how many tokens
+    a sequence may have."""
     model, tensors, groups = config.model_config, runner.kv_cache.tensors, runner.kv_cache.groups
     layout = [groups.windows, groups.layers, *((str(tensor.dtype), tensor.shape[2:]) for tensor in tensors)]
     asked = [model.quantization, model.batch_invariant, model.hf_overrides, model.model_impl]
     digest = hashlib.sha256(repr([layout, asked]).encode())
-    for tensor in _probe(config, runner):
+    for tensor in _probe(runner, longest):
         digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().data)
     if model.load_format == "dummy":
         return digest.digest()
@@ -66,12 +69,14 @@ def identity(config: EngineConfig, runner: ModelRunner) -> bytes:
     return digest.digest()
 
 
-def _probe(config: EngineConfig, runner: ModelRunner) -> list[torch.Tensor]:
-    """The keys and values of a block's tokens, computed by themselves."""
-    num_groups, num_tokens = len(runner.kv_cache.groups.windows), runner.kv_cache.block_size
-    num_tokens = min(num_tokens, config.model_config.max_model_len)
+def _probe(runner: ModelRunner, longest: int) -> list[torch.Tensor]:
+    """The keys and values of a block's tokens, computed by themselves. One place is left for the token that is drawn
+    behind them."""
+    num_groups = len(runner.kv_cache.groups.windows)
+    num_tokens = max(1, min(runner.kv_cache.block_size, longest - 1))
     token_ids = [(7 + 97 * place) % runner.vocab_size for place in range(num_tokens)]
     seq = Sequence("probe-0", "probe", SequenceData(token_ids), SamplingParams(temperature=0.0, max_tokens=1))
+    seq.pooling_params = PoolingParams(use_activation=False)  # of a model that pools
     seq.block_ids, *seq.further_tables = ([group + 1] for group in range(num_groups))
     scheduled = SchedulerOutput(grown_seqs=[seq])
     scheduled.add(seq, num_tokens)

@@ -115,6 +115,12 @@ def test_what_our_layers_do_is_refused(option, gpt2):
         make(gpt2[1], **option)
 
 
+@pytest.mark.parametrize("method", ["eagle", "mtp"])
+def test_a_head_is_refused(method, gpt2):
+    with pytest.raises(ValueError, match=f"^speculative_config's {method!r} needs our own layers, and this model is"):
+        make(gpt2[1], speculative_config={"method": method, "num_speculative_tokens": 2})
+
+
 def test_it_is_not_cut_between_ranks(gpt2):
     config = EngineConfig.from_kwargs(model=str(gpt2[1]), tensor_parallel_size=2, max_model_len=128)
     spec = model_spec("auto", gpt2[0].config, 128)
