@@ -129,6 +129,15 @@ def test_a_benchmark_with_an_engine_writes_its_steps(tmp_path: Path) -> None:
     assert len(read_trace(tmp_path / "run.gz").steps) > 1
 
 
+def test_the_host_alone_is_taken_apart(tmp_path: Path) -> None:
+    argv = ["decode", "--stub", *ROUNDS, "--batch-sizes", "1", "3", "--context", "8", "--steps", "1"]
+    rows = report(argv, tmp_path / "x.json")["rows"]
+    assert [(row["output_kind"], row["batch"]) for row in rows] == [
+        ("final_only", 1), ("final_only", 3), ("cumulative", 1), ("cumulative", 3)
+    ]  # fmt: skip
+    assert all(row["host_ms"] > 0 for row in rows)
+
+
 def test_sampling_is_compared_on_the_requests_of_a_preset(tmp_path: Path) -> None:
     folder = make_hf_folder(tmp_path / "model", max_position_embeddings=512)
     argv = ["ablate", "--model", str(folder), "--load-format", "dummy", "--dtype", "float32", "--rounds", "1"]

@@ -27,6 +27,7 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.layers.linear import Linear, LMHead
 from folovllm.model_loader.quant_scheme import ONLINE
 from folovllm.sampling_params import SamplingParams
+from workshop.bench import host_step
 from workshop.bench.roofline import ModelCost, Probe, exceeds_caches, linears
 from workshop.bench.rounds import keep
 from workshop.bench.timer import by_round, counted
@@ -105,11 +106,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "round the weights (default: as the checkpoint has them)"
     command.add_argument("--quantization", choices=list(ONLINE), help=text)
     command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs; on a CPU, layer by layer")
+    text = "the host alone: the embedded model's steps without forward and draw, on one core and without a GPU"
+    command.add_argument("--stub", action="store_true", help=text)
     add_common(command)
 
 
 def run(args: argparse.Namespace) -> Report:
     """A batch is prefilled once; its rounds of steps follow each other, the probes in between."""
+    if args.stub:
+        return host_step.run(args)
     batch_sizes, context, rounds, steps = args.batch_sizes, args.context, args.rounds, args.steps
     most = max(batch_sizes)
     # While a batch's last prompts are computed its first ones may decode already; a step holds 2,048 prompt tokens.

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from folovllm.bench.shapes import ModelShape
 from workshop.bench.gpu_kernels import PRODUCTS, SHAPE
 from workshop.bench.presets import PRESETS
@@ -23,11 +25,11 @@ DATA = Path(__file__).parents[2] / "docs/benchmarks/data"
 
 @cache
 def host_us(requests: int) -> float:
-    """What the host does in a decode step, as `bench step` measured it on a core of a CPU, and in proportion beyond.
-    The engine runs ahead: a step takes as long as the device or the host, whichever is longer."""
-    rows = json.loads((DATA / "step.json").read_text(encoding="utf-8"))["rows"]
-    (one, first), (most, last) = ((row["batch"], 1e3 * row["host_ms"]) for row in (rows[0], rows[-1]))
-    return float(first + (last - first) / (most - one) * (requests - one))
+    """What the host does in a decode step of LLM.generate, as `decode --stub` measured it on a core of a CPU, and in
+    proportion between. The engine runs ahead: a step takes as long as the device or the host, whichever is longer."""
+    rows = json.loads((DATA / "decode-stub.json").read_text(encoding="utf-8"))["rows"]
+    known = {row["batch"]: 1e3 * row["host_ms"] for row in rows if row["output_kind"] == "final_only"}
+    return float(np.interp(requests, list(known), list(known.values())))
 
 
 def output_tokens() -> int:
