@@ -30,7 +30,7 @@ class LabConsole(Console):
     def __init__(self) -> None:
         super().__init__(highlight=False)
 
-    @property
+    @property  # type: ignore[misc]  # it is never set
     def size(self) -> ConsoleDimensions:
         known, now = self.is_terminal or "COLUMNS" in os.environ, super().size
         return ConsoleDimensions(min(now.width, WIDEST) if known else WIDTH, now.height)
