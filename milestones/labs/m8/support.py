@@ -39,14 +39,14 @@ def running(scheduler, name, num_tokens, num_computed):
 class Books(EagleProposer):
     """Keeps hidden states of two numbers, and notes who has to catch up."""
 
-    def __init__(self):
+    def __init__(self, dtype=torch.float32):
         self.head = SimpleNamespace(decoder_spec=SimpleNamespace(hidden_size=2))
-        self.device, self.dtype, self._held = torch.device("cpu"), torch.float32, {}
-        self.caught_up = []
+        self.device, self.dtype, self._held = torch.device("cpu"), dtype, {}
+        self.caught_up, self.calls = [], 0
 
     def keep(self, name, held, positions):
         """So many tokens have keys; kept are the hidden states of these positions."""
-        self._held[name] = held, states(*positions)
+        self._held[name] = held, states(*positions).to(self.dtype)
 
     def kept(self, name):
         """How many tokens have keys, and the positions of the hidden states that are kept."""
@@ -54,6 +54,7 @@ class Books(EagleProposer):
         return held, positions_of(rows)
 
     def _catch_up(self, ends):
+        self.calls += 1
         self.caught_up += [(seq.seq_id, end) for seq, end in ends]
 
 

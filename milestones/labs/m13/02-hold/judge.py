@@ -8,7 +8,7 @@ def tiers(num_blocks, *in_host):
     offload = OffloadingManager(0, 8)
     for key in in_host:
         parent = b"" if key == b"a" else bytes([key[0] - 1])
-        offload._known[key] = HostBlock(offload._free.pop(), parent, (key[0],))
+        offload._known[key] = HostBlock(offload._free.pop(0), parent, (key[0],))  # 8, 7, 6 …
     return PromotingPool(BlockPool(num_blocks, enable_caching=True), offload)
 
 
@@ -33,6 +33,23 @@ def test_what_the_pool_has_is_held():
     expect(made.promoted, set())
 
 
+@invariant(1)
+def test_what_the_pool_has_is_not_loaded():
+    made = tiers(3, b"a")
+    block = cache(made, b"a")
+    expect(ask(made, b"a"), block)
+    expect((made.promoted, made.offload._loads), (set(), {}))
+
+
+@invariant(1)
+def test_with_another_salt_it_is_another_block():
+    made = tiers(3)
+    (block,) = made.pool.get_new_blocks(1)
+    made.pool.cache_block(block, b"a", 0, (97,), "salt")
+    expect(ask(made, b"a"), None)
+    expect(made.get_cached_block(b"a", 0, (97,), "salt"), block)
+
+
 @invariant(2)
 def test_what_host_memory_has_gets_a_block():
     made = tiers(3, b"a")
@@ -47,6 +64,26 @@ def test_its_load_is_noted():
     made = tiers(3, b"a")
     block = ask(made, b"a")
     expect(made.offload._loads, {block: (made.offload._known[b"a"].block, b"a")})
+
+
+@invariant(2)
+def test_it_is_cached_with_its_salt():
+    made = tiers(3, b"a")
+    block = made.get_cached_block(b"a", 0, (97,), "salt")
+    expect(made.pool.get_cached_block(b"a", 0, (97,), "salt"), block)
+    expect(made.pool.get_cached_block(b"a", 0, (97,), None), None)
+
+
+@invariant(2)
+def test_all_that_come_in_are_promoted():
+    made, tokens = tiers(5, b"a", b"b"), [97]
+    first = made.get_cached_block(b"a", 0, tokens, None)
+    expect(tokens, [97])
+    second = made.get_cached_block(b"b", first, [98], None)
+    ask(made, b"a")
+    expect(made.promoted, {first, second})
+    expect(made.offload._loads, {first: (8, b"a"), second: (7, b"b")})
+    expect(made.offload.num_hits, 0)
 
 
 @invariant(2)
@@ -74,6 +111,14 @@ def test_neither_has_it():
 
 
 @invariant(3)
+def test_nothing_is_evicted_for_what_neither_has():
+    made = tiers(2)
+    blocks = [cache(made, b"a"), cache(made, b"x")]
+    made.get_cached_block(b"z", 0, (122,), None)
+    expect(sorted(made.pool.cached_blocks()), sorted(blocks))
+
+
+@invariant(3)
 def test_no_block_is_free():
     made = tiers(2, b"a")
     made.pool.get_new_blocks(2)
@@ -88,6 +133,7 @@ def test_a_hash_that_belongs_to_other_tokens():
     made.pool.cache_block(block, b"a", 0, (5,), None)
     expect(ask(made, b"a"), None)
     expect((made.pool.num_free, made.held, made.promoted, made.offload._loads), (2, [], set(), {}))
+    expect(made.offload._sources, set())
 
 
 @invariant(5)
@@ -98,6 +144,18 @@ def test_a_hit_is_not_evicted_by_the_next_one():
     expect(ask(made, b"c", second), None)
     expect(made.held, [first, second])
     expect(made.pool.get_cached_block(b"a", 0, (97,), None), first)
+
+
+@invariant(5)
+def test_twice_is_held_twice():
+    made = tiers(3, b"b")
+    first = cache(made, b"a")
+    ask(made, b"a")
+    ask(made, b"a")
+    second = ask(made, b"b", first)
+    ask(made, b"b", first)
+    expect(made.held, [first, first, second, second])
+    expect([made.pool.refs(first), made.pool.refs(second)], [2, 2])
 
 
 @invariant(5)

@@ -1,3 +1,5 @@
+import torch
+
 from lab_judge import expect, invariant
 from support import Books, positions_of, text
 
@@ -29,12 +31,36 @@ def test_sequences_stand_one_after_the_other():
     expect(positions_of(before), [7, 8, 3])
 
 
+@invariant(2)
+def test_they_have_the_caches_dtype():
+    books = Books(torch.bfloat16)
+    books.keep("b", 4, [3])
+    _, _, before = books._take([(text("a", [10, 11, 12]), 3), (text("b", [20, 21, 22, 23], [24]), 5)])
+    expect([str(before.dtype), str(books._held["a"][1].dtype)], ["torch.bfloat16"] * 2)
+
+
+@invariant(2)
+def test_what_was_listed_stays():
+    books = Books()
+    first = books._take([(text("a", [10, 11, 12]), 3)])
+    books._take([(text("b", [20, 21]), 2)])
+    expect((first[0], first[1], positions_of(first[2])), ([[12]], [2], [None]))
+
+
 @invariant(3)
 def test_what_was_taken_has_keys():
     books, seq = Books(), text("a", [10, 11, 12, 13], [14])
     books.keep("a", 2, [1, 2, 3])
     books._take([(seq, 5)])
     expect(books.kept("a"), (5, []))
+
+
+@invariant(3)
+def test_sequences_that_are_not_asked_for_stay():
+    books, ends = Books(), [(text("a", [10, 11, 12]), 3)]
+    books.keep("b", 4, [3])
+    books._take(ends)
+    expect((books.kept("b"), len(ends)), ((4, [3]), 1))
 
 
 @invariant(3)

@@ -1,5 +1,7 @@
+import torch
+
 from lab_judge import expect, invariant
-from support import Books, states, text
+from support import Books, positions_of, states, text
 
 
 @invariant(1)
@@ -31,6 +33,31 @@ def test_each_sequence_has_rows_of_its_own():
     books.keep("b", 2, [1])
     books.read([text("a", [10, 11, 12]), text("b", [20, 21], [22], num_computed=2)], [3, 1], states(5, 6, 7, 8))
     expect((books.kept("a"), books.kept("b")), ((0, [None, 5, 6, 7]), (2, [1, 8])))
+
+
+@invariant(1)
+def test_what_is_kept_is_a_copy_of_the_same_dtype():
+    books, hidden = Books(torch.bfloat16), states(5, 6, 2).to(torch.bfloat16)
+    books.keep("b", 3, [])
+    books.read([text("a", [10, 11]), text("b", [20, 21], [22], num_computed=2)], [2, 1], hidden)
+    hidden.zero_()
+    expect([books.kept("a"), books.kept("b")], [(0, [None, 5, 6]), (3, [2])])
+    expect([str(rows.dtype) for _, rows in books._held.values()], ["torch.bfloat16"] * 2)
+
+
+@invariant(1)
+def test_sequences_that_are_not_in_the_step_stay():
+    books, seq = Books(), text("a", [10, 11, 12])
+    books.keep("b", 2, [1, 2])
+    books.read([seq], [2], states(5, 6))
+    expect((books.kept("b"), seq.num_computed_tokens), ((2, [1, 2]), 0))
+
+
+@invariant(1)
+def test_what_it_is_given_stays():
+    seqs, nums, hidden = [text("a", [10, 11]), text("b", [20])], [2, 1], states(5, 6, 7)
+    Books().read(seqs, nums, hidden)
+    expect(([seq.seq_id for seq in seqs], nums, positions_of(hidden)), (["a", "b"], [2, 1], [5, 6, 7]))
 
 
 @invariant(2)
@@ -85,7 +112,7 @@ def test_all_that_lack_more_catch_up_together():
     books.keep("b", 2, [1, 2, 3])
     seqs = [text("a", range(20)), text("b", range(4), range(9), num_computed=4)]
     books.read(seqs, [12, 9], states(*range(1, 22)))
-    expect(books.caught_up, [("a", 12), ("b", 13)])
+    expect((books.caught_up, books.calls), ([("a", 12), ("b", 13)], 1))
 
 
 @invariant(4)
@@ -93,7 +120,7 @@ def test_draft_tokens_do_not_count():
     books, seq = Books(), text("a", range(6), [6], num_computed=6)
     books.keep("a", 5, [4, 5])
     books.read([seq], [12], states(*range(6, 18)))
-    expect((books.caught_up, books.kept("a")[0]), ([], 5))
+    expect((books.caught_up, books.kept("a")[0], books.calls), ([], 5, 0))
 
 
 @invariant(4)
