@@ -26,6 +26,10 @@ class LoRALoader:
     def _modules(self) -> dict[str, tuple[int, int]]:
         return lora_modules(decoder_spec(load_hf_config(self.config.model_config)))
 
+    def has(self, request: LoRARequest) -> bool:
+        """Whether it can be loaded without reading its files."""
+        return isinstance(request, LoRARequest) and request in self._read
+
     def load(self, request: LoRARequest) -> LoRAModel:
         """Raises ValueError: it is no LoRARequest, or the engine has no adapters. ModelLoadError: see read_adapter."""
         if not isinstance(request, LoRARequest):

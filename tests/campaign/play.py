@@ -185,6 +185,8 @@ def _build(case: Case, model: Model, folder: Path, number: int) -> LLMEngine:
     size = case.engine.get("tensor_parallel_size", 1)
     num_kv_heads = -(-spec.num_kv_heads // size)
     block_bytes = 2 * spec.num_layers * num_kv_heads * head_bytes * case.engine["block_size"]
+    if case.engine.get("speculative_config", {}).get("method") == "mtp":  # the head's are not rounded
+        block_bytes += 2 * num_kv_heads * 4 * spec.head_dim * case.engine["block_size"]
     kwargs["swap_space"] = (case.swap_blocks + 0.5) * block_bytes / GIB if case.swap_blocks else 0.0
     kwargs["seed"] = case.engine.get("seed", 0) + number
     if case.host_blocks:

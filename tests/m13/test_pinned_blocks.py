@@ -11,41 +11,17 @@ from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.worker.pinned_mover import PinnedBlockMover
 from tests.fake_cuda import FakeCuda
 
-SHAPE = (2, 9, 4, 2, 8)  # keys and values, blocks, tokens, heads, numbers
-HERE = [torch.randn(SHAPE, generator=torch.Generator().manual_seed(layer)) for layer in range(3)]
 
-
-def make_mover() -> PinnedBlockMover:
-    tensors = [tensor.to("cuda") for tensor in HERE]
-    return PinnedBlockMover(SimpleNamespace(tensors=tensors), 7)  # type: ignore[arg-type]
-
-
-def bytes_of(block: int) -> bytes:
-    """Layer by layer, keys before values."""
-    return b"".join(half[block].numpy().tobytes() for tensor in HERE for half in tensor)
-
-
-def test_what_went_out_is_read_when_its_copy_has_ended(fake_cuda: FakeCuda) -> None:
-    mover = make_mover()
+def test_a_tier_reads_what_went_out_and_what_it_fills_comes_in(fake_cuda: FakeCuda) -> None:
+    here = [torch.randn(2, 9, 4, 2, 8) for _ in range(3)]  # of each layer: keys and values, blocks, a block's numbers
+    tensors = [tensor.to("cuda") for tensor in here]
+    mover = PinnedBlockMover(SimpleNamespace(tensors=tensors), 7)  # type: ignore[arg-type]
     mover.move(SchedulerOutput(blocks_to_swap_out=[(3, 5), (8, 1)]))
-    assert b"".join(mover.host_block(5)) == bytes_of(3)
-    assert b"".join(mover.host_block(1)) == bytes_of(8)
-
-
-def test_what_a_tier_puts_there_comes_in(fake_cuda: FakeCuda) -> None:
-    mover = make_mover()
-    (part,) = mover.host_block(6)
-    part[:] = bytes_of(4)
-    mover.move(SchedulerOutput(blocks_to_swap_in=[(6, 2)]))
-    for tensor, expected in zip(mover.device_tensors, HERE, strict=True):
-        assert torch.equal(tensor[:, 2].cpu(), expected[:, 4])
-        assert torch.equal(tensor[:, 3:].cpu(), expected[:, 3:])
-
-
-def test_a_block_is_not_filled_while_it_is_on_its_way_to_the_device(fake_cuda: FakeCuda) -> None:
-    mover = make_mover()
-    mover.move(SchedulerOutput(blocks_to_swap_out=[(3, 5)]))
+    for block, host in ((3, 5), (8, 1)):  # layer by layer, keys before values
+        expected = b"".join(half[block].numpy().tobytes() for tensor in here for half in tensor)
+        assert b"".join(mover.host_block(host)) == expected
     mover.move(SchedulerOutput(blocks_to_swap_in=[(5, 2)]))
-    (part,) = mover.host_block(5)
-    part[:] = bytes(len(part))
-    assert torch.equal(mover.device_tensors[0][:, 2].cpu(), HERE[0][:, 3])
+    mover.host_block(5)[0][:] = expected  # 8's, when 3's has come in
+    mover.move(SchedulerOutput(blocks_to_swap_in=[(5, 4)]))
+    for tensor, source in zip(tensors, here, strict=True):
+        assert torch.equal(tensor[:, [2, 4]].cpu(), source[:, [3, 8]])

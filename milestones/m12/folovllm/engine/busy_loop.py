@@ -23,6 +23,7 @@ from typing import Any
 from folovllm.engine.core import EngineCore
 from folovllm.engine.input_processor import InputProcessor, ProcessedInputs
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType, SchedulerStats
+from folovllm.lora.request import LoRAModel
 
 
 class BusyLoop:
@@ -40,7 +41,7 @@ class BusyLoop:
         self._lock = threading.Lock()  # of the next two
         self._calls: list[Callable[[], None]] = []
         self._runs = False
-        self._to_compile: set[int] = set()  # requests, by key, that wait for their grammar
+        self._to_compile: set[int] = set()  # requests, by key, that wait for their grammar or their adapter
         self._error: Exception | None = None  # after which there is no step
         self._is_closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="folovllm-step")
@@ -95,19 +96,26 @@ class BusyLoop:
         return True
 
     def _add(self, request: EngineCoreRequest) -> None:
-        if isinstance(request.prompt, ProcessedInputs):
+        lora = request.lora_request
+        is_read = lora is None or self._input_processor.lora_loader.has(lora)
+        if is_read and isinstance(request.prompt, ProcessedInputs):
             self._begin(request)
-        else:  # a grammar is to be compiled: what may take seconds must not hold up a step
+        else:  # a grammar is to be compiled, or an adapter read: what may take seconds must not hold up a step
             self._to_compile.add(request.key)
             self._compiling.submit(self._compile, request)
 
     def _compile(self, request: EngineCoreRequest) -> None:
         """In a thread. What it makes is kept, and the input processor finds it, or meets the same error."""
+        adapter = None
         with suppress(Exception):
-            self._input_processor.grammars.compile(request.params.structured_outputs)  # type: ignore[arg-type]
-        self._call([partial(self._begin_compiled, request)])
+            if request.lora_request is not None:
+                adapter = self._input_processor.lora_loader.load(request.lora_request)
+            if not isinstance(request.prompt, ProcessedInputs):
+                self._input_processor.grammars.compile(request.params.structured_outputs)  # type: ignore[arg-type]
+        self._call([partial(self._begin_compiled, request, adapter)])
 
-    def _begin_compiled(self, request: EngineCoreRequest) -> None:
+    def _begin_compiled(self, request: EngineCoreRequest, adapter: LoRAModel | None) -> None:
+        """adapter: is read once if somebody has it until then."""
         if request.key in self._to_compile:  # it has not been aborted meanwhile
             self._to_compile.remove(request.key)
             self._begin(request)
