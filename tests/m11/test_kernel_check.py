@@ -200,6 +200,7 @@ def test_steps_are_launched_one_by_one_where_a_replay_is_wrong(
     assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
 
 
+@pytest.mark.exhaustive
 def test_a_draft_model_does_without_the_kernels_that_are_wrong_on_its_own_shape(
     tmp_path: Path, small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch
 ) -> None:

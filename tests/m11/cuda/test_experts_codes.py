@@ -177,7 +177,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("quantization", some(["w4a16", "w8a8", "fp8"]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("quantization", ["w4a16", "w8a8", "fp8"])
 def test_replayed_steps_say_what_steps_layer_by_layer_say(
     folder: Path, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, quantization: str
 ) -> None:

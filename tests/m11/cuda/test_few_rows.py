@@ -155,7 +155,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("splits", some([1, 2]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("splits", [1, 2])
 def test_products_with_codes_take_over_what_they_can(tmp_path, monkeypatch, splits: int, launched: list[str]) -> None:
     """A norm, where sums are added up; SwiGLU, where they are not."""
     plan = linear_codes.choose_plan
