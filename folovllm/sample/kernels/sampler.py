@@ -46,7 +46,7 @@ NUM_WARPS = 8
 # every row.
 LANES = 2048
 DEEP = 8  # tokens of a stripe that are read at once
-MOST_REGISTERS = 128  # of a thread: two rows are drawn on a multiprocessor at a time
+MOST_REGISTERS = 128  # of a thread that reports nothing: two rows are drawn on a multiprocessor at a time
 BLOCK = 1024  # columns of which is told at once whether they are kept
 # Bits of the float32 that a narrower dtype leaves empty.
 _SHIFTS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
@@ -163,6 +163,6 @@ def sample(
             TILES=triton.next_power_of_2(triton.cdiv(vocab_size, lanes)),
             BLOCK=min(BLOCK, max(128, triton.next_power_of_2(vocab_size))),
             **dependent_launch(logits.device), num_warps=NUM_WARPS,
-            **({"maxnreg": MOST_REGISTERS} if gpu_of(logits.device).vendor == "nvidia" else {}),
+            **({"maxnreg": MOST_REGISTERS} if kept is None and gpu_of(logits.device).vendor == "nvidia" else {}),
         )  # fmt: skip
     return tokens
