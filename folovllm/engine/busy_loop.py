@@ -133,7 +133,7 @@ class BusyLoop:
         self._call([partial(self._begin_compiled, request, adapter)])
 
     def _begin_compiled(self, request: EngineCoreRequest, adapter: LoRAModel | None) -> None:
-        """adapter: is read once if somebody has it until then."""
+        """adapter: held until here, since the loader keeps what it has read only as long as somebody has it."""
         if request.key in self._to_compile:  # it has not been aborted meanwhile
             self._to_compile.remove(request.key)
             self._begin(request)

@@ -186,7 +186,7 @@ def forward_inputs(
     starts: list[int], nums: list[int], tables: np.ndarray, size: int, device: torch.device
 ) -> tuple[torch.Tensor, AttentionMetadata]:
     """Positions and metadata of a forward of nums[i] tokens of each sequence from position starts[i] on. tables: as
-    blockblock_tables() makes them, of blocks of `size` tokens."""
+    block_tables() makes them, of blocks of `size` tokens."""
     num_new = np.array(nums)
     ends, rows = num_new.cumsum(), np.arange(len(nums)).repeat(num_new)
     positions = np.arange(ends[-1]) + (np.array(starts) + num_new - ends).repeat(num_new)
