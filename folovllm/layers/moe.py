@@ -112,6 +112,9 @@ def put_back(rows: torch.Tensor, groups: Groups, weights: torch.Tensor) -> torch
 class Experts(nn.ModuleList):
     """All experts of a layer, by number. `forward`: one after the other, those that have rows."""
 
+    route = staticmethod(route)
+    """Who has kernels for the products has one for the choice, too."""
+
     def __init__(self, count: int, make: Callable[[int], nn.Module]) -> None:
         super().__init__(map(make, range(count)))
 
@@ -147,7 +150,8 @@ class SparseMoE(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
-        out = self.experts(x, route(self.gate(wide), self.spec.top_k, renormalize=self.spec.renormalize))
+        routing = self.experts.route(self.gate(wide), self.spec.top_k, renormalize=self.spec.renormalize)
+        out = self.experts(x, routing)
         if self.shared_expert is not None and self.shared_expert_gate is not None:
             out = out + (torch.sigmoid(self.shared_expert_gate(wide)) * self.shared_expert(x)).to(x.dtype)
         return out if self.group is None else self.group.all_reduce(out)

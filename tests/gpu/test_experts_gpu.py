@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
+from folovllm.layers import moe
 from tests.gpu.places import Place, on_every_place
 from tests.helpers import hf_greedy, make_hf_model
-from tests.m10.support import KINDS, Weights, by_hand, random_routing
+from tests.m10.support import KINDS, Weights, by_hand
 
 pytest.importorskip("triton")
 PROMPTS = [[5, 9, 17, 200, 3], [7, 7, 1, 30, 2, 90, 41], [250]]
@@ -32,16 +33,18 @@ def test_tokens_are_hugging_faces(kind: str, invariant: bool, place: Place, tmp_
 
 
 @pytest.mark.parametrize("num_tokens", [1, 16, 700])
-def test_kernels_multiply_as_float64_does(num_tokens: int) -> None:
+def test_kernels_choose_as_torch_does_and_multiply_as_float64_does(num_tokens: int) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU; tests/m10/test_kernel.py interprets small sizes")
-    from folovllm.layers.triton_ops import StackedExperts
+    from folovllm.layers.triton_ops import StackedExperts, route
 
     hidden, size = 512, 192
     experts = StackedExperts(32, lambda number: Weights(hidden, size, number, torch.bfloat16).cuda())
     for number, expert in enumerate(experts):
         expert.load_state_dict(Weights(hidden, size, number, torch.bfloat16).state_dict())
-    routing, x = random_routing(num_tokens, 32, 4), torch.randn(num_tokens, hidden).bfloat16()
-    got = experts(x.cuda(), type(routing)(*(part.cuda() for part in routing))).cpu().double()
+    logits, x = torch.randn(num_tokens, 32), torch.randn(num_tokens, hidden).bfloat16()
+    routing, chosen = moe.route(logits, 4, renormalize=True), route(logits.cuda(), 4, renormalize=True)
+    assert torch.equal(chosen.experts.cpu(), routing.experts)
+    got = experts(x.cuda(), chosen).cpu().double()
     want = by_hand(experts.cpu(), x, routing)
     assert float((got - want).abs().max() / want.abs().max()) < 2**-6

@@ -1,4 +1,4 @@
-"""Compiles the products of experts for a GPU, which needs none, and prints what came out as JSON.
+"""Compiles the kernels of experts for a GPU, which needs none, and prints what came out as JSON.
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from folovllm.layers.kernels import experts
 from tests.m4.attention_aot import compile_kernel
 
-TYPES = {"order_ptr": "*i64", "ends_ptr": "*i64", "weights_ptr": "*fp32"}
+TYPES = {"order_ptr": "*i64", "ends_ptr": "*i64", "experts_ptr": "*i64", "weights_ptr": "*fp32"}
 # As Qwen3-30B-A3B has them, of 128 experts: the dtype, the pairs of tokens and experts, and whether by the dtype alone.
 CASES = {
     "few rows": ("bf16", 64, False), "many rows": ("bf16", 65_536, False), "invariant": ("bf16", 65_536, True),
@@ -27,13 +27,19 @@ def compile_case(name: str) -> dict[str, Any]:
     dtype, pairs, invariant = CASES[case]
     if kernel == "combine":
         return compile_kernel(experts._combine_kernel, dtype, {"COLUMNS": experts.COLUMNS}, 4, **TYPES)
+    if kernel == "route":
+        sizes = {"TOP_K": 8, "RENORMALIZE": True, "EXPERTS": 128, "PLACES": 8}
+        return compile_kernel(experts._route_kernel, dtype, sizes, 1, **TYPES)
+    if kernel == "group":
+        return compile_kernel(experts._group_kernel, dtype, {"PAIRS": experts.PAIRS}, 4, **TYPES)
     m, n, k = experts.tiles(pairs, 128, 4 if dtype == "fp32" else 2, invariant=invariant)
     constants = {"EXPERTS": 128, "BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "INTERPRETED": False}
     return compile_kernel(getattr(experts, f"_{kernel}_kernel"), dtype, constants, 4, experts.STAGES, **TYPES)
 
 
 def main() -> None:
-    names = [f"{kernel}: {case}" for kernel in ("gate_up", "down") for case in CASES] + ["combine: few rows"]
+    names = [f"{kernel}: {case}" for kernel in ("gate_up", "down") for case in CASES]
+    names += ["route: float32", "group: few rows", "combine: few rows"]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         json.dump(dict(zip(names, pool.map(compile_case, names), strict=True)), sys.stdout)
 

@@ -133,20 +133,21 @@ def test_rounded_experts_are_cut_as_one_rank_rounds_them(tmp_path: Any, rank_thr
 # Faults of the layers as modules, and then those of all layers in one call.
 
 
+def route_with(patch: pytest.MonkeyPatch, route: Callable[..., Routing]) -> None:
+    patch.setattr(moe.Experts, "route", staticmethod(route))
+
+
 def fault_no_weights(patch: pytest.MonkeyPatch) -> None:
     """They are not divided by their sum."""
-    right = moe.route
-    patch.setattr(moe, "route", lambda logits, top_k, renormalize: right(logits, top_k, renormalize=False))
+    route_with(patch, lambda logits, top_k, renormalize: moe.route(logits, top_k, renormalize=False))
 
 
 def fault_swapped_experts(patch: pytest.MonkeyPatch) -> None:
-    right = moe.route
-
     def swapped(*args: Any, **kwargs: Any) -> Routing:
-        weights, experts = right(*args, **kwargs)
+        weights, experts = moe.route(*args, **kwargs)
         return Routing(weights, experts.where(experts > 1, 1 - experts))
 
-    patch.setattr(moe, "route", swapped)
+    route_with(patch, swapped)
 
 
 def fault_other_order(patch: pytest.MonkeyPatch) -> None:
@@ -162,8 +163,7 @@ def fault_other_order(patch: pytest.MonkeyPatch) -> None:
 
 
 def fault_router_in_bfloat16(patch: pytest.MonkeyPatch) -> None:
-    right = moe.route
-    patch.setattr(moe, "route", lambda logits, *args, **kwargs: right(logits.bfloat16(), *args, **kwargs))
+    route_with(patch, lambda logits, *args, **kwargs: moe.route(logits.bfloat16(), *args, **kwargs))
 
 
 def fault_swapped_slots(patch: pytest.MonkeyPatch) -> None:

@@ -176,13 +176,14 @@ def test_decodes_turn_their_queries_elsewhere_where_they_do_it_wrong(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("fault", ["_gate_up_kernel", None, "_combine_kernel"])
+@pytest.mark.parametrize("fault", ["_gate_up_kernel", None, "_combine_kernel", "_route_kernel"])
 def test_experts_go_one_by_one_and_into_no_graph_where_their_kernel_is_wrong(
     tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch, fault: str | None
 ) -> None:
     oracle = Oracle(tmp_path, "qwen3_moe", num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=1)
     if fault is not None:
-        monkeypatch.setattr(experts, fault, Doubled(getattr(experts, fault), "out_ptr"))
+        out = "weights_ptr" if fault == "_route_kernel" else "out_ptr"
+        monkeypatch.setattr(experts, fault, Doubled(getattr(experts, fault), out))
     engine = make_engine(oracle, **SMALL)
     assert len(our_warnings(caplog)) == (fault is not None)
     assert ("the kernel 'experts' is off" in caplog.text) == (fault is not None)

@@ -28,7 +28,6 @@ from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.builder.components import Components
 from folovllm.engine.builder.kv_cache_dtype import FP8, INT8
 from folovllm.layers.linear import PLAIN, Linear
-from folovllm.layers.moe import route
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.ops import LayerOps, silu_mul
 from folovllm.layers.quantization.cuda import plain_method
@@ -249,7 +248,7 @@ def _layer_cases(
         if isinstance(method, QuantizedLinears):
             chosen.ops.process_weights_after_loading(experts)
         logits = torch.arange(40 * few, device=x.device).view(40, few) % (few + 3) * 1.0
-        return experts(rows.repeat(2, 1)[:40], route(logits, min(2, few), renormalize=True))
+        return experts(rows.repeat(2, 1)[:40], experts.route(logits, min(2, few), renormalize=True))
 
     cases: dict[str, Case] = {
         "linear": multiply,

@@ -1,4 +1,9 @@
-"""grouped_mlps: the products of a mixture of experts, each expert's rows with its own weight, in one launch.
+"""The kernels of a mixture of experts: route() and group() of layers/moe.py, and grouped_mlps, the products.
+
+    route    a program a token     softmax, then k times the largest of those that are left
+    group    a program an expert   counts the pairs of experts before it, and writes its own behind them, by token
+
+Sorted so, each expert's rows are multiplied by its own weight, in one launch for all:
 
     pairs sorted by expert    | 0  0  0 | 2 | 5  5  5  5  5 | ...
     tiles of 4 rows           [ 0  0  0 ] [2] [5  5  5  5] [5]        no tile has rows of two experts
@@ -12,7 +17,8 @@ so its weight is not read.
     down      y[token * k + place] = act[pair] @ down.T                   rows are put back where they came from
     combine   out[token] = Σ weight * y[token * k + place]                one place after the other
 
-vLLM: model_executor/layers/fused_moe/fused_moe.py (fused_moe_kernel), csrc/moe/moe_align_sum_kernels.cu
+vLLM: csrc/moe/topk_softmax_kernels.cu, csrc/moe/moe_align_sum_kernels.cu,
+model_executor/layers/fused_moe/fused_moe.py (fused_moe_kernel)
 """
 # mypy: allow-incomplete-defs
 
@@ -29,6 +35,45 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 FEW_ROWS = 16  # of a tile when an expert has few: the least that a matrix unit multiplies
 STAGES = 3
 COLUMNS = 1024  # of a program of _combine
+PAIRS = 1024  # that a program of _group looks at together
+
+
+@triton.jit
+def _route_kernel(
+    logits_ptr, weights_ptr, experts_ptr, num_experts,
+    TOP_K: tl.constexpr, RENORMALIZE: tl.constexpr, EXPERTS: tl.constexpr, PLACES: tl.constexpr,
+):  # fmt: skip
+    token, e, places = tl.program_id(0).to(tl.int64), tl.arange(0, EXPERTS), tl.arange(0, PLACES)
+    logits = tl.load(logits_ptr + token * num_experts + e, mask=e < num_experts, other=float("-inf")).to(tl.float32)
+    small = tl.exp(logits - tl.max(logits, 0))
+    left = tl.div_rn(small, tl.sum(small, 0) + tl.zeros_like(small))
+    # As in a sort, NaN is the largest. What is no expert, or has been chosen, is less than any.
+    left = tl.where(e < num_experts, tl.where(left == left, left, 2.0), -1.0)
+    weights, experts, total = tl.zeros([PLACES], tl.float32), tl.zeros([PLACES], tl.int64), 0.0
+    for place in range(TOP_K):
+        weight, expert = tl.max(left, 0, return_indices=True)  # of equal ones the first
+        weight = tl.where(weight > 1.0, float("nan"), weight)
+        weights, experts = tl.where(places == place, weight, weights), tl.where(places == place, expert, experts)
+        left, total = tl.where(e == expert, -1.0, left), total + weight
+    if RENORMALIZE:
+        weights = tl.div_rn(weights, total + tl.zeros_like(weights))
+    tl.store(weights_ptr + token * TOP_K + places, weights, mask=places < TOP_K)
+    tl.store(experts_ptr + token * TOP_K + places, experts, mask=places < TOP_K)
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def _group_kernel(experts_ptr, order_ptr, ends_ptr, num_pairs, PAIRS: tl.constexpr):
+    expert, i, before = tl.program_id(0), tl.arange(0, PAIRS), 0
+    for stores in tl.static_range(2):  # first it counts the pairs of the experts before it
+        start = 0
+        while start < num_pairs:
+            chosen = tl.load(experts_ptr + start + i, mask=start + i < num_pairs, other=2**31 - 1)
+            found = (chosen == expert if stores else chosen < expert).to(tl.int32)
+            if stores:
+                tl.store(order_ptr + before + tl.cumsum(found, 0) - 1, start + i, mask=found > 0)
+            before += tl.sum(found, 0)
+            start += PAIRS
+    tl.store(ends_ptr + expert, before)
 
 
 @triton.jit
@@ -140,6 +185,23 @@ def _combine_kernel(y_ptr, weights_ptr, out_ptr, top_k, hidden, COLUMNS: tl.cons
         total += weight * part.to(tl.float32)
         place += 1
     tl.store(out_ptr + token * hidden + columns, total.to(out_ptr.dtype.element_ty), mask=exists)
+
+
+def route(logits: torch.Tensor, top_k: int, *, renormalize: bool) -> Routing:
+    """layers/moe.py's, with the same choice: a weight may differ in its last bits."""
+    num_tokens, num_experts = logits.shape
+    weights = logits.new_empty(num_tokens, top_k, dtype=torch.float32)
+    routing = Routing(weights, torch.empty_like(weights, dtype=torch.int64))
+    sizes = num_experts, top_k, renormalize, triton.next_power_of_2(num_experts), triton.next_power_of_2(top_k)
+    _route_kernel[(num_tokens,)](logits.contiguous(), *routing, *sizes, num_warps=1)
+    return routing
+
+
+def group(experts: torch.Tensor, num_experts: int) -> Groups:
+    """layers/moe.py's."""
+    groups = Groups(experts.new_empty(experts.numel()), experts.new_empty(num_experts))
+    _group_kernel[(num_experts,)](experts.contiguous(), *groups, experts.numel(), PAIRS, num_warps=4)
+    return groups
 
 
 def most_tiles(num_pairs: int, num_experts: int, block_m: int) -> int:

@@ -23,7 +23,7 @@ from torch import nn
 from folovllm.layers.kernels import experts as kernels
 from folovllm.layers.kernels.silu_mul import silu_mul
 from folovllm.layers.linear import PLAIN, Linear
-from folovllm.layers.moe import Experts, Groups, Routing, group
+from folovllm.layers.moe import Experts, Groups, Routing
 from folovllm.layers.quantization.cuda import TritonCodesLinear
 from folovllm.layers.quantization.kernels.linear_codes import PackedCodes, _add_line
 from folovllm.utils.gpus import gpu_of
@@ -32,6 +32,8 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
 class QuantizedExperts(Experts):
+    route = staticmethod(kernels.route)
+
     def __init__(self, count: int, make: Callable[[int], nn.Module], *, invariant: bool = False) -> None:
         super().__init__(count, make)
         self.invariant = invariant
@@ -49,7 +51,7 @@ class QuantizedExperts(Experts):
 
     def forward(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
         multiply: Any = grouped_codes if isinstance(self.down, PackedCodes) else kernels.grouped_mlps
-        groups = group(routing.experts, len(self))
+        groups = kernels.group(routing.experts, len(self))
         return multiply(x, self.gate_up, self.down, groups, routing, invariant=self.invariant)  # type: ignore[no-any-return]
 
 

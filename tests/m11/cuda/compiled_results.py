@@ -26,6 +26,8 @@ from folovllm.attention.kernels.paged_decode import paged_decode
 from folovllm.attention.kernels.paged_prefill import paged_prefill
 from folovllm.attention.kernels.store_kv_fp8 import store_kv_fp8
 from folovllm.attention.kernels.store_kv_int8 import store_kv_int8
+from folovllm.layers import moe
+from folovllm.layers.kernels import experts as of_experts
 from folovllm.layers.kernels.add_rms_norm import rms_norm
 from folovllm.layers.kernels.experts import grouped_mlps
 from folovllm.layers.kernels.few_rows import few_rows
@@ -278,6 +280,19 @@ def experts() -> Iterator[Result]:
         yield f"experts {tokens}", grouped_mlps(x, gate_up, down, group(routing.experts, 6), routing), right
 
 
+def routes() -> Iterator[Result]:
+    """Of logits with ties, NaN and -inf; and more pairs than are looked at together."""
+    logits = torch.randn(5, 60)
+    logits[1], logits[2, 7], logits[3, ::2] = torch.randint(3, (60,)).float(), torch.nan, -torch.inf
+    for renormalize in (False, True):
+        found, right = (of.route(logits, 5, renormalize=renormalize) for of in (of_experts, moe))
+        yield f"argmax, {renormalize=}", found.experts, right.experts
+        yield f"float32 weights, {renormalize=}", found.weights.nan_to_num(0.5), right.weights.nan_to_num(0.5)
+    chosen = torch.rand(600, 7).argsort(1)[:, :2]
+    groups, right_groups = (of.group(chosen, 8) for of in (of_experts, moe))
+    yield "kept order", torch.cat(groups), torch.cat(right_groups)
+
+
 def draws() -> Iterator[Result]:
     """What may be drawn, of rows with ties, with few tokens, and with one; and what is, where that is sure."""
     plain, ties = torch.randn(1, 300) * 3, torch.randint(3, (1, 300)).float()
@@ -306,7 +321,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     Launcher(seed=1).install()
     kernels.places_of = lambda device: 1  # so that the order counts
-    cases = [decodes, prefills, extras, fused, caches_of_8_bits, few, codes, small_ones, experts, draws]
+    cases = [decodes, prefills, extras, fused, caches_of_8_bits, few, codes, small_ones, experts, routes, draws]
     if sys.argv[1:] == ["amd"]:  # what a kernel has for AMD in the place of NVIDIA's own; the rest is the same
         triton.runtime.driver.set_active(SimpleNamespace(get_current_target=lambda: GPUTarget("hip", "gfx942", 64)))
         cases = [caches_of_8_bits, codes]

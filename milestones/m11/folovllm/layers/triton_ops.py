@@ -32,11 +32,11 @@ from torch import nn
 
 from folovllm.attention.backend import FusedRope
 from folovllm.layers.kernels.add_rms_norm import rms_norm
-from folovllm.layers.kernels.experts import grouped_mlps
+from folovllm.layers.kernels.experts import group, grouped_mlps, route
 from folovllm.layers.kernels.norm_rotary import norm_rotary
 from folovllm.layers.kernels.silu_mul import silu_mul
 from folovllm.layers.linear import PLAIN, LinearMethod
-from folovllm.layers.moe import Experts, Routing, group
+from folovllm.layers.moe import Experts, Routing
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.experts import QuantizedExperts
@@ -100,6 +100,8 @@ class TritonOps(LayerOps):
 
 class StackedExperts(Experts):
     """Of experts that are not quantised: each has its slices of two tensors, which a kernel reads whole."""
+
+    route = staticmethod(route)
 
     def __init__(self, count: int, make: Callable[[int], nn.Module], *, invariant: bool = False) -> None:
         self.invariant = invariant
