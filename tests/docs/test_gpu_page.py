@@ -9,13 +9,14 @@ import pytest
 
 from workshop.bench.__main__ import build_parser
 from workshop.bench.gpu_changes import BATCHES, BF16, SETTINGS, calibrated, measured_contexts, measured_us
+from workshop.bench.gpu_experts import launches_of_torch
 from workshop.bench.time_line import run
 from workshop.bench.workload_steps import host_us, workload_seconds
 
 DATA = Path(__file__).parents[2] / "docs/benchmarks/data"
 
 
-@pytest.mark.parametrize("name", ["changes", "goals", "large"])
+@pytest.mark.parametrize("name", ["changes", "goals", "large", "experts"])
 def test_the_table_is_what_is_predicted_today(name: str) -> None:
     said = json.loads((DATA / f"gpu-{name}-h200.json").read_text(encoding="utf-8"))
     today = run(build_parser().parse(["timeline", "--predict", name]))
@@ -47,3 +48,9 @@ def test_no_predicted_step_is_shorter_than_what_the_host_does_meanwhile() -> Non
     assert host_us(36) == pytest.approx((host_us(8) + host_us(64)) / 2)
     rows = json.loads((DATA / "decode-stub.json").read_text(encoding="utf-8"))["rows"]
     assert [host_us(row["batch"]) for row in rows[:4]] == [1e3 * row["host_ms"] for row in rows[:4]]
+
+
+def test_torchs_launches_of_a_router_are_counted() -> None:
+    """Softmax, sort, sum, division, sort, range and search. Of several tokens what was chosen is copied, too."""
+    assert launches_of_torch(1) == 1 + 4 + 1 + 1 + 4 + 1 + 1
+    assert launches_of_torch(8) == launches_of_torch(1) + 1
