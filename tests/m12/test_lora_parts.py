@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from folovllm import LoRARequest, Request, SamplingParams
+from folovllm import Request, SamplingParams
 from folovllm.config import SchedulerConfig
 from folovllm.core.block_hash import HashChain
 from folovllm.core.kv_cache_manager import KVCacheManager
@@ -17,7 +17,7 @@ from folovllm.core.scheduler import Scheduler
 from folovllm.layers.compiled_lora import CompiledLoRAWeights
 from folovllm.layers.lora import LoRAWeights, stack_pairs
 from folovllm.lora.mapping import LoRAMapping, group_rows
-from folovllm.lora.request import LoRAModel
+from folovllm.lora.request import LoRAModel, LoRARequest
 from folovllm.request import SequenceData
 from folovllm.utils.cpu_kernels import unavailable_reason
 from folovllm.worker.lora import LoRASlots

@@ -46,6 +46,7 @@ def test_the_same_have_the_same():
 @pytest.mark.parametrize("adapter", [b"", A])
 def test_no_salt_is_not_an_empty_one(adapter):
     expect(differ((None, adapter), ("", adapter)), 2)
+    expect(differ((None, adapter), ("", adapter), ("None", adapter)), 3)
 
 
 @invariant(3)
@@ -62,9 +63,21 @@ def test_no_salt_looks_like_an_adapter():
         "lora" + "a" * 32 + "salts",
         "a" * 32 + "s",
         "a" * 32 + "salts",
-        "slora" + "a" * 32,
     ]
     expect(differ((None, A), ("s", A), *((text, b"") for text in texts)), 2 + len(texts))
+
+
+@invariant(4)
+@pytest.mark.parametrize("word", ["", "lora", "adapter", "-", ":", "\0"])
+def test_nor_may_one_that_ends_like_an_adapter(word):
+    expect(differ(("s", A), ("s" + word + "a" * 32, b"")), 2)
+
+
+@invariant(4)
+@pytest.mark.parametrize("word", ["salt", "lora", "none"])
+def test_an_adapter_may_begin_like_a_word(word):
+    adapter, rest = word.encode() + b"a" * 28, "a" * 28
+    expect(differ((None, adapter), ("s", adapter), (rest, b""), (rest + "s", b""), (rest + "salts", b"")), 5)
 
 
 @invariant(4)

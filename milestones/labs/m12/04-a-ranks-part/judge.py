@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -61,9 +63,9 @@ def test_the_adapter_stays_as_it_is(dtype):
 
 @invariant(1)
 def test_each_adapter_has_its_own_part():
-    layers, name = layers_of(1), "model.layers.0.self_attn.q_proj"
+    layers, name = layers_of(None), "model.layers.0.self_attn.q_proj"
     parts = [layers._part_of(name, pair_of(4, 6, torch.float32, scale))[1] for scale in (1.0, 2.0)]
-    expect([each[0].tolist() for each in parts], [[6, 7], [12, 14]])
+    expect([each[1].tolist() for each in parts], [[2, 3], [4, 6]])
 
 
 @invariant(2)
@@ -78,6 +80,15 @@ def test_one_rank_has_all(name):
 def test_outputs_are_bs_rows(name, rank):
     whole, mine = part(None, name, 4, 6), part(rank, name, 4, 6)
     expect([mine[0].tolist(), mine[1].tolist()], [whole[0].tolist(), whole[1][3 * rank : 3 * rank + 3].tolist()])
+
+
+@invariant(3)
+@pytest.mark.parametrize("name", ["self_attn.k_proj", "self_attn.v_proj"])
+def test_two_ranks_may_have_the_same_kv_head(name):
+    layers = layers_of(1)
+    layers.shard = Shard(1, replace(SPEC, num_kv_heads=1), range(1, 2), range(1), range(3, 6), range(5, 10), {})
+    a, b = layers._part_of(f"model.layers.0.{name}", pair_of(4, 3, torch.float32, 1.0))
+    expect([list(a.shape), b.tolist()], [[2, 4], [[0, 1], [2, 3], [4, 5]]])
 
 
 @invariant(4)

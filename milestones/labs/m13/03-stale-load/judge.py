@@ -12,6 +12,12 @@ class Pool:
     def hash_of(self, block):
         return self.hashes.get(block, b"")
 
+    def is_cached(self, block):
+        return block in self.hashes
+
+    def has(self, key):
+        return key in self.hashes.values()
+
 
 def manager(second=None):
     return OffloadingManager(10, 9, second)
@@ -58,6 +64,14 @@ def test_another_loads_hash_is_not_its_own():
     made._loads = {5: (11, b"a"), 6: (12, b"b")}
     made.add_moves(output, Pool(b5=b"b", b6=b"b"))
     expect(output.blocks_to_swap_in, [(12, 6)])
+
+
+@invariant(2)
+def test_that_another_block_has_the_hash_does_not_help():
+    made, output = manager(), SchedulerOutput()
+    made._loads = {5: (11, b"a")}
+    made.add_moves(output, Pool(b7=b"a"))
+    expect(output.blocks_to_swap_in, [])
 
 
 @invariant(2)

@@ -67,6 +67,11 @@ def test_something_behind_it(more):
     expect(read(FILE + more)[0], False)
 
 
+@invariant(4)
+def test_something_before_the_crc():
+    expect(read(FILE[: -CRC.size] + b"more" + FILE[-CRC.size :])[0], False)
+
+
 @invariant(5)
 def test_no_parts():
     expect(FileSystemTier._read(io.BytesIO(written(RECORD, [])), RECORD, []), True)

@@ -116,6 +116,14 @@ def test_all_that_lack_more_catch_up_together():
 
 
 @invariant(4)
+def test_tokens_that_have_keys_do_not_count():
+    books, seq = Books(), text("a", range(20), [20], num_computed=20)
+    books.keep("a", 20, [19])
+    books.read([seq], [1], states(20))
+    expect(books.caught_up, [])
+
+
+@invariant(4)
 def test_draft_tokens_do_not_count():
     books, seq = Books(), text("a", range(6), [6], num_computed=6)
     books.keep("a", 5, [4, 5])
