@@ -53,19 +53,8 @@ def _linear_kernel(
     x_rows = x_ptr + (rows.to(tl.int64) * stride_x)[:, None]
     weight_rows = weight_ptr + (columns.to(tl.int64) * in_features)[:, None]
     k = tl.arange(0, BLOCK_K)
-    # The interpreter's range takes no tensor as the end; a compiled `while` would not fetch the next tiles ahead.
-    if INTERPRETED:
-        start = 0
-        while start < in_features:
-            acc = _add_products(
-                acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED
-            )
-            start += BLOCK_K
-    else:
-        for start in range(0, in_features, BLOCK_K):
-            acc = _add_products(
-                acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED
-            )
+    for start in range(0, in_features, BLOCK_K):  # not `while`, in which Triton would fetch no tiles ahead
+        acc = _add_products(acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED)
     if HAS_BIAS:
         acc += tl.load(bias_ptr + columns, mask=column_exists, other=0.0).to(tl.float32)[None, :]
     out_ptrs = out_ptr + (rows.to(tl.int64) * out_features)[:, None] + columns[None, :]

@@ -216,20 +216,11 @@ def _linear_codes_kernel(
     words_at = words_ptr + (column * stride_out)[:, None] + tl.arange(0, PIECE // 2)[None, :]
     scale_at, offset_at = scale_ptr + column, offset_ptr + column
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    # The interpreter's range takes no tensor as the end; a compiled `while` would not fetch the next lines ahead.
-    if INTERPRETED:
-        while start < end:
-            acc = _add_line(
-                acc, start, words_at, scale_at, offset_at, x_at, stride_line, in_features, out_features,
-                BITS, GROUP, PIECE, E4M3, EVEN, INTERPRETED,
-            )  # fmt: skip
-            start += 1
-    else:
-        for line in range(start, end):
-            acc = _add_line(
-                acc, line, words_at, scale_at, offset_at, x_at, stride_line, in_features, out_features,
-                BITS, GROUP, PIECE, E4M3, EVEN, INTERPRETED,
-            )  # fmt: skip
+    for line in range(start, end):  # not `while`, in which Triton would fetch no lines ahead
+        acc = _add_line(
+            acc, line, words_at, scale_at, offset_at, x_at, stride_line, in_features, out_features,
+            BITS, GROUP, PIECE, E4M3, EVEN, INTERPRETED,
+        )  # fmt: skip
     if HAS_BIAS:
         acc += tl.load(bias_ptr + column).to(tl.float32)[:, None]
     if PARTS == 2:
