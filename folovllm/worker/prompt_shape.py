@@ -82,7 +82,7 @@ class PromptShape:
         by_token[:2, :count] = token_ids, positions
         for row, of_group in zip([by_token[2], *by_group], [slots, *further], strict=True):
             row[:count], row[count:] = of_group, np.arange(size - count) % block_size
-        lens, starts, decode_order = _split(packed[3 * size :].view(np.int32), self.lengths)
+        lens, starts, decode_order, _ = np.split(packed[3 * size :].view(np.int32), np.cumsum(self.lengths))
         first, behind = self.num_decodes, self.num_decodes + len(seq_lens) - decodes
         lens[:decodes], lens[first:behind] = seq_lens[:decodes], seq_lens[decodes:]
         starts[:first], starts[first], starts[first + 1 : behind + 1] = np.arange(first), decodes, ends[decodes:]
@@ -126,8 +126,3 @@ def prompt_shapes(max_tokens: int, max_num_seqs: int) -> list[PromptShape]:
     sizes = [*takewhile(lambda size: size < largest, SIZES), largest]
     rooms = [sorted({0, *(min(size, max_num_seqs, most) for most in (FEW_DECODES, size))}) for size in sizes]
     return [PromptShape(size, room) for size, each in zip(sizes, rooms, strict=True) for room in each]
-
-
-def _split(array: np.ndarray, lengths: tuple[int, ...]) -> list[np.ndarray]:
-    """Views of so many numbers each; what is left at the end is dropped."""
-    return np.split(array, np.cumsum(lengths))[:-1]

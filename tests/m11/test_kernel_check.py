@@ -18,7 +18,7 @@ import torch
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.distributed.parallel_state import GroupCoordinator, Peer
-from folovllm.engine.builder import kernel_check
+from folovllm.engine.builder import kernel_cases, kernel_check
 from folovllm.engine.builder.components import Components, choose_components
 from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.layers.kernels import add_rms_norm, experts, matmul, norm_rotary, silu_mul
@@ -49,7 +49,7 @@ def checked_cuda(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: p
     caplog.set_level(logging.WARNING)
     # A GPU with room for four programs, which the interpreter runs one by one: eight of them are many.
     monkeypatch.setattr(paged_decode, "places_of", lambda device: 4)
-    monkeypatch.setattr(kernel_check, "MANY", 8)
+    monkeypatch.setattr(kernel_cases, "MANY", 8)
     return fake_cuda
 
 
@@ -116,7 +116,7 @@ def test_each_kind_of_a_gguf_files_layers_is_checked_once() -> None:
     layers = {name: QuantScheme("gguf", *kind, blocks=(name,)) for name, kind in kinds.items()}
     method, spec = Mock(wraps=QuantizedLinear), decoder_spec(make_hf_model("llama", hidden_size=64).config)
     ops = LayerOps(QuantizedLinears(QuantScheme("gguf", 8, 32, False, layers=layers), method, PLAIN))
-    kernel_check._layer_cases(torch.randn, spec, 16, torch.float32)["linear"](Mock(ops=ops))
+    kernel_cases._product_cases(torch.randn, spec)["linear"](Mock(ops=ops))
     made = [call.args[0] for call in method.call_args_list]
     assert [(each.bits, each.group_size, each.symmetric) for each in made] == list(dict.fromkeys(kinds.values()))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, LLMEngine
-from folovllm.engine.builder import kernel_check
+from folovllm.engine.builder import kernel_cases
 from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear, TritonCodesLinear
 from folovllm.layers.quantization.linear import QuantizedLinear
 from tests.fake_cuda import FakeCuda
@@ -28,9 +28,10 @@ def checked_cuda(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: p
     monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)  # to caplog
     caplog.set_level(logging.WARNING)
     # No weight has a part in these, and test_kernel_check.py has them; most of the interpreter's time would be theirs.
-    layers, attention = kernel_check._layer_cases, kernel_check._attention_cases
-    monkeypatch.setattr(kernel_check, "_attention_cases", lambda *args: ({}, attention(*args)[1]))
-    monkeypatch.setattr(kernel_check, "_layer_cases", lambda *args: {"linear": layers(*args)["linear"]})
+    products, attention = kernel_cases._product_cases, kernel_cases._attention_cases
+    monkeypatch.setattr(kernel_cases, "_attention_cases", lambda *args: ({}, attention(*args)[1]))
+    monkeypatch.setattr(kernel_cases, "_head_cases", lambda *args: {})
+    monkeypatch.setattr(kernel_cases, "_product_cases", lambda *args: {"linear": products(*args)["linear"]})
     return fake_cuda
 
 

@@ -1,5 +1,5 @@
 """Kernels as they are for a GPU: through Triton's compiler, in a process of its own because a process has either the
-interpreter or the compiler; or their loops, in the interpreter."""
+interpreter or the compiler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -56,14 +55,3 @@ def faults(kernels: Kernels, capability: int | str) -> dict[str, str]:
         if any(wrong.values()):
             found[name] = ", ".join(what for what, is_so in wrong.items() if is_so)
     return found
-
-
-def as_compiled(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
-    """Let the interpreter run what is compiled for a GPU: `for` instead of `while`, in float32. It takes a tensor as a
-    range's end from Triton 3.7 on."""
-    import triton
-
-    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7):
-        pytest.skip(f"Triton {triton.__version__}: its interpreter's range takes no tensor as the end")
-    for module in modules:
-        monkeypatch.setattr(module, "INTERPRETED", False)

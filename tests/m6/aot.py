@@ -48,10 +48,9 @@ VARIANTS = [
 def compile_variant(variant: Variant, cache: dict[str, str] = BYTES) -> dict[str, Any]:
     """cache: the types of keys and values."""
     if variant.kernel == "linear":
-        block_m, block_n, block_k = matmul.tiles(4 if variant.dtype == "fp32" else 2)
+        block_m, block_n, block_k, warps = matmul.tiles(4 if variant.dtype == "fp32" else 2)
         tiles = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_ROWS": matmul.GROUP_ROWS}
         constants = {**tiles, "HAS_BIAS": bool(variant.detail), "INTERPRETED": False}
-        warps = matmul.num_warps(block_m)
         return compile_kernel(matmul._linear_kernel, variant.dtype, constants, warps, matmul.STAGES)
     if variant.kernel == "store":
         row = 8 * variant.head_size

@@ -63,17 +63,22 @@ class TritonBackend(AttentionBackend):
         """One token in block 0, as prompts of each length that has tiles of its own, and as a decode in few splits and
         in many. Nothing else makes another kernel: neither lengths, nor how many sequences there are, nor where the
         prefills of a step begin. The shortest prompts are decodes here."""
-        from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS, paged_decode
         from folovllm.attention.kernels.paged_prefill import MOST_ROWS, paged_prefill
 
         (q, step), (keys, values) = self.one_token(kv_cache, dtype), kv_cache.unbind(0)
         tables, one = step.block_tables, step.seq_lens
         for longest in (max(1, MOST_ROWS[-1] // self.group_size), MOST_ROWS[-1] // self.group_size + 1):
             paged_prefill(q, keys, values, tables, step.query_start_loc, one, longest, self.scale, extras=self.extras)
+        self.warm_up_decode(q, step, kv_cache)
+
+    def warm_up_decode(self, q: torch.Tensor, step: AttentionMetadata, kv_cache: torch.Tensor) -> None:
+        from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS, paged_decode
+
+        (keys, values), tables = kv_cache.unbind(0), step.block_tables
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
             paged_decode(
-                q, keys, values, tables, one, self.scale, query_start_loc=step.query_start_loc, order=tables[0],
-                num_splits=splits, extras=self.extras,
+                q, keys, values, tables, step.seq_lens, self.scale, query_start_loc=step.query_start_loc,
+                order=tables[0], num_splits=splits, extras=self.extras,
             )  # fmt: skip
 
     def one_token(self, kv_cache: torch.Tensor, dtype: torch.dtype | None) -> tuple[torch.Tensor, AttentionMetadata]:

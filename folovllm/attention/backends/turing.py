@@ -27,20 +27,8 @@ class TuringBackend(TritonBackend, PagedTorchBackend):
     def unavailable_reason(cls, device: torch.device) -> str | None:
         return kernels_unavailable_reason(device)
 
-    @classmethod
-    def only_by_name(cls, device: torch.device) -> bool:
-        return device.type != "cuda"
-
     def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:
-        """A decode in few splits and in many; torch compiles nothing."""
-        from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS, paged_decode
-
-        (q, step), (keys, values) = self.one_token(kv_cache, dtype), kv_cache.unbind(0)
-        tables, one = step.block_tables, step.seq_lens
-        for splits in (1, FEW_SPLITS, MAX_SPLITS):
-            paged_decode(
-                q, keys, values, tables, one, self.scale, order=tables[0], num_splits=splits, extras=self.extras
-            )
+        self.warm_up_decode(*self.one_token(kv_cache, dtype), kv_cache)  # torch compiles nothing
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         first = metadata.leading_decodes

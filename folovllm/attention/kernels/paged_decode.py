@@ -245,19 +245,15 @@ def paged_decode(
     """Attention of q [num_tokens, num_heads, head_size], a few queries per sequence at the end of its keys, of which
     each sees those up to its own.
 
-    q and out may be strided views, contiguous inside a head; their dtype may differ from the cache's.
-    key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,
-        float16, bfloat16, or 8 bits that tile.py reads and multiplies in q's dtype. Any block_size. head_size up to
-        256, padded to a power of two.
+    q, key_cache, value_cache, out, extras: as paged_prefill() takes them.
     block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32. 0: a place in a CUDA graph for a sequence
         that is not there, whose row of out stays as it is.
     query_start_loc: [num_seqs + 1] int32, for sequences of up to most_queries() each; if None, of one.
     order: [num_seqs] int32, each sequence once: in it they start, fast with the longest first. None, and where all
         programs run at once: as in q.
-    out: where to write; made if None.  num_splits: at most MAX_SPLITS; chosen from the shapes if None.
+    num_splits: at most MAX_SPLITS; chosen from the shapes if None.
     counters: int32, one for each sequence and KV head that is split, zero before and after: here its programs count
         themselves. One launch at a time may have them. Made if None.
-    extras: of the layer; a window's blocks before the first key that a query sees are not read.
     fused: q is as the stacked projection leaves it, a view with k's and v's heads behind its own; one query a sequence.
 
     Raises:

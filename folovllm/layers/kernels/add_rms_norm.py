@@ -25,18 +25,10 @@ from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_be
 
 @triton.jit
 def _add_rms_norm_kernel(
-    x_ptr,
-    residual_ptr,  # read and written where ADD, else not looked at
-    weight_ptr,
-    out_ptr,
-    x_stride,
-    residual_stride,
-    size,
-    eps,
-    ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):
+    x_ptr, residual_ptr, weight_ptr, out_ptr, x_stride, residual_stride, size, eps,
+    ADD: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """residual: read and written where ADD, else not looked at."""
     wait_for_kernel_before(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)  # a row's offset may pass 2^31 elements
     column = tl.arange(0, BLOCK)

@@ -74,28 +74,13 @@ def swiglu(gate, up):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _few_rows_kernel(
-    x_ptr,  # [num_rows, IN]
-    weight_ptr,  # [out_features, IN]; where GATED, twice as many rows: gate's, then up's
-    bias_ptr,  # and norm_ptr: where HAS_BIAS and NORM, else not looked at
-    norm_ptr,
-    out_ptr,  # [num_rows, out_features]; where ADD, read and written
-    num_rows,
-    out_features,
-    eps,
-    IN: tl.constexpr,
-    NORM: tl.constexpr,
-    GATED: tl.constexpr,
-    ADD: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    CHAINS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    WARPS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    INTERPRETED: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):
+    x_ptr, weight_ptr, bias_ptr, norm_ptr, out_ptr, num_rows, out_features, eps,
+    IN: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, HAS_BIAS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHAINS: tl.constexpr, DEPTH: tl.constexpr, WARPS: tl.constexpr,
+    AHEAD: tl.constexpr, INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """x [num_rows, IN], weight [out_features, IN], out [num_rows, out_features], which is read, too, where ADD. GATED:
+    weight and bias have twice as many rows, gate's and then up's."""
     first = tl.program_id(0) * COLUMNS
     if DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()  # the next kernel may ask for its weights, too
@@ -176,14 +161,9 @@ def constants(num_rows: int, out_features: int, in_features: int, *, gated: bool
 
 
 def few_rows(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    *,
-    norm: RMSNorm | None = None,
-    gated: bool = False,
-    add_to: torch.Tensor | None = None,
-) -> torch.Tensor:
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, norm: RMSNorm | None = None,
+    gated: bool = False, add_to: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """x [num_rows, in_features] @ weight.T + bias -> [num_rows, out_features], of at most TILES[-1] rows.
 
     norm: is applied to x before.  gated: weight and bias are gate's and up's, and silu(gate) * up is returned.

@@ -53,32 +53,17 @@ def _linear_kernel(
     x_rows = x_ptr + (rows.to(tl.int64) * stride_x)[:, None]
     weight_rows = weight_ptr + (columns.to(tl.int64) * in_features)[:, None]
     k = tl.arange(0, BLOCK_K)
-    # The interpreter's range takes no tensor as the end; a compiled `while` would not fetch the next tiles ahead.
-    if INTERPRETED:
-        start = 0
-        while start < in_features:
-            acc = _add_products(
-                acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED
-            )
-            start += BLOCK_K
-    else:
-        for start in range(0, in_features, BLOCK_K):
-            acc = _add_products(
-                acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED
-            )
+    for start in range(0, in_features, BLOCK_K):  # not `while`, in which Triton would fetch no tiles ahead
+        acc = _add_products(acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED)
     if HAS_BIAS:
         acc += tl.load(bias_ptr + columns, mask=column_exists, other=0.0).to(tl.float32)[None, :]
     out_ptrs = out_ptr + (rows.to(tl.int64) * out_features)[:, None] + columns[None, :]
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=row_exists[:, None] & column_exists[None, :])
 
 
-def tiles(element_size: int) -> tuple[int, int, int]:
-    """(BLOCK_M, BLOCK_N, BLOCK_K), by the dtype alone."""
-    return (64, 128, 64) if element_size <= 2 else (32, 32, 32)
-
-
-def num_warps(block_m: int) -> int:
-    return 8 if block_m > 32 else 4
+def tiles(element_size: int) -> tuple[int, int, int, int]:
+    """(BLOCK_M, BLOCK_N, BLOCK_K, warps), by the dtype alone."""
+    return (64, 128, 64, 8) if element_size <= 2 else (32, 32, 32, 4)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -93,12 +78,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     if x.stride(1) != 1 or not weight.is_contiguous():
         raise ValueError(f"x and weight must be contiguous inside a row, got strides {x.stride()}, {weight.stride()}")
     out = torch.empty(num_rows, out_features, dtype=x.dtype, device=x.device)
-    block_m, block_n, block_k = tiles(x.element_size())
+    block_m, block_n, block_k, num_warps = tiles(x.element_size())
     if num_rows:
         _linear_kernel[(triton.cdiv(num_rows, block_m) * triton.cdiv(out_features, block_n),)](
             x, weight, weight if bias is None else bias, out, num_rows, in_features, out_features, x.stride(0),
             HAS_BIAS=bias is not None, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_ROWS=GROUP_ROWS,
-            INTERPRETED=INTERPRETED, num_warps=num_warps(block_m), num_stages=gpu_of(x.device).stages(STAGES),
+            INTERPRETED=INTERPRETED, num_warps=num_warps, num_stages=gpu_of(x.device).stages(STAGES),
         )  # fmt: skip
     return out
 

@@ -41,26 +41,11 @@ HEADS = 8
 # Slots lie anywhere in what a step uploads.
 @triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def _norm_rotary_kernel(
-    heads_ptr,
-    weight_ptr,  # [2, head_size]: q's, k's
-    cos_ptr,
-    sin_ptr,
-    cache_ptr,  # and slots_ptr: where STORE, else not looked at
-    slots_ptr,
-    token_stride,
-    head_stride,
-    angle_stride,
-    values_stride,
-    num_heads,
-    num_kv_heads,
-    half_size,
-    eps,
-    NORM: tl.constexpr,
-    STORE: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-):
+    heads_ptr, weight_ptr, cos_ptr, sin_ptr, cache_ptr, slots_ptr,
+    token_stride, head_stride, angle_stride, values_stride, num_heads, num_kv_heads, half_size, eps,
+    NORM: tl.constexpr, STORE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """weight: [2, head_size], q's and k's. cache, slots: where STORE, else not looked at."""
     wait_for_kernel_before(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)

@@ -103,7 +103,12 @@ class TritonCodesLinear(QuantizedLinear):
 
 class Int8Linear(QuantizedLinear):
     def keep(self, layer: Linear, codes: Codes) -> None:
-        _check_multiple(self.name, codes.values, 8)
+        outs, size = codes.values.shape
+        if outs % 8 or size % 8:
+            raise ModelLoadError(
+                f"{self.name} has {size} inputs and {outs} outputs: on a GPU, products with 8 bits on both sides take "
+                "multiples of 8; give quantization='w4a16', or device='cpu'"
+            )
         layer.weight = nn.Parameter(codes.values, requires_grad=False)
         self.scale = codes.scale.T.contiguous()
 
@@ -173,12 +178,3 @@ def scales_rows(device: torch.device) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _check_multiple(name: str, weight: torch.Tensor, step: int) -> None:
-    outs, size = weight.shape
-    if outs % step or size % step:
-        raise ModelLoadError(
-            f"{name} has {size} inputs and {outs} outputs: on a GPU, products with 8 bits on both sides take multiples "
-            f"of {step}; give quantization='w4a16', or device='cpu'"
-        )

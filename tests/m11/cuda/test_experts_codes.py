@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from folovllm import LLM
-from folovllm.engine.builder import kernel_check
+from folovllm.engine.builder import kernel_cases, kernel_check
 from folovllm.layers.linear import PLAIN
 from folovllm.layers.moe import Routing
 from folovllm.layers.ops import LayerOps, silu_mul
@@ -160,7 +160,7 @@ def test_w4a8_is_left_to_a_cpu() -> None:
 @pytest.mark.parametrize("quantization", ["w4a16", *some(["w8a8", "fp8"])])
 def test_an_engine_that_starts_tries_them(quantization: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, scheme = decoder_spec(tiny_hf_config("qwen3_moe", moe_intermediate_size=32)), ONLINE[quantization]
-    case = kernel_check._layer_cases(torch.randn, spec, 16, torch.float32)["experts"]
+    case = kernel_cases._product_cases(torch.randn, spec)["experts"]
     ours = QuantizedLinears(scheme, partial(gpu_method, invariant=False), PLAIN)
     plain = Mock(ops=LayerOps(QuantizedLinears(scheme, plain_method, PLAIN)))
     chosen = Mock(ops=triton_ops(ours, QuantizedExperts))

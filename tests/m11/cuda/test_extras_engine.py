@@ -14,7 +14,7 @@ from folovllm import LLM, SamplingParams
 from folovllm.attention.backend import NO_EXTRAS
 from folovllm.attention.backends.triton import TritonBackend
 from folovllm.attention.kernels import paged_decode
-from folovllm.engine.builder import kernel_check
+from folovllm.engine.builder import kernel_cases
 from tests.fake_cuda import FakeCuda
 from tests.helpers import hf_greedy, make_hf_folder, our_warnings
 from tests.m11.models.tiny_types import make_model
@@ -65,7 +65,7 @@ def test_kernels_are_checked_with_what_layers_have(
     monkeypatch.setenv("FOLOVLLM_CHECK_KERNELS", "yes")
     monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)  # to caplog
     monkeypatch.setattr(paged_decode, "places_of", lambda device: 4)
-    monkeypatch.setattr(kernel_check, "MANY", 8)
+    monkeypatch.setattr(kernel_cases, "MANY", 8)
     monkeypatch.setattr(TritonBackend, "extras", property(lambda self: NO_EXTRAS, lambda self, extras: None), False)
     llm, _ = run(make_hf_folder(tmp_path, "mistral", sliding_window=WINDOW), "cuda")
     assert llm.engine.runner.kv_cache.backend.name == "paged_torch"

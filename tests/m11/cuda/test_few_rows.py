@@ -14,7 +14,7 @@ from transformers import AutoConfig
 
 from folovllm import SamplingParams
 from folovllm.attention import splits
-from folovllm.engine.builder import kernel_check
+from folovllm.engine.builder import kernel_cases
 from folovllm.engine.builder.components import select_ops
 from folovllm.layers import few_rows as module
 from folovllm.layers.few_rows import FewRowsOps, takes_few_rows
@@ -255,7 +255,7 @@ def test_torch_takes_its_place_where_it_is_wrong(
     monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(splits, "PLACES", 4)  # as test_kernel_check.py has them, for time
-    monkeypatch.setattr(kernel_check, "MANY", 8)
+    monkeypatch.setattr(kernel_cases, "MANY", 8)
     kernel = kernels._few_rows_kernel
 
     class Doubled:

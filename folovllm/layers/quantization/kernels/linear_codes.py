@@ -45,20 +45,16 @@ from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_be
 from folovllm.utils.gpus import gpu_of
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
-GROUPS = (128, 64, 32, 16)
-"""Columns that share a scale, as the kernel knows them. A larger group is several that are alike."""
+GROUPS = (128, 64, 32, 16)  # columns that share a scale, as the kernel knows them; a larger group is several alike
 COLUMNS = 1024  # of a program that adds splits up
 AHEAD_BYTES: tl.constexpr = tl.constexpr(96 << 10)  # that a program asks for before its x is there, as in few_rows.py
 TWO_TO_120: tl.constexpr = tl.constexpr(2.0**120)
 
 
 class PackedCodes(NamedTuple):
-    words: torch.Tensor
-    """int32 [lines, outs, words of a piece]; a line's are contiguous"""
-    scale: torch.Tensor
-    """float32 [groups, outs]"""
-    offset: torch.Tensor | None
-    """uint8 [groups, outs]; None: the codes are e4m3 numbers"""
+    words: torch.Tensor  # int32 [lines, outs, words of a piece]; a line's are contiguous
+    scale: torch.Tensor  # float32 [groups, outs]
+    offset: torch.Tensor | None  # uint8 [groups, outs]; None: the codes are e4m3 numbers
     bits: int
     group: int
     in_features: int
@@ -79,8 +75,7 @@ def pack_codes(codes: Codes, bits: int, *, by_outputs: bool = False) -> PackedCo
     numbers = codes.values.view(torch.uint8).int() if is_float else codes.values.int() + half
     # [outs, lines, pieces of a line, words, halves]
     values = F.pad(numbers, (0, columns - size)).view(len(numbers), -1, places, min(group, 64) // 2, 2)
-    shifts = torch.arange(0, 16, bits, dtype=torch.int32, device=values.device)[:, None, None]
-    shifts = shifts + torch.tensor([0, 16], dtype=torch.int32, device=values.device)
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=values.device).view(2, places).T[:, None]
     words = (values << shifts).sum((2, 4), dtype=torch.int32).transpose(0, 1)
     words = words if by_outputs else words.contiguous()
     again = -(-codes.group_size // group)
@@ -120,11 +115,9 @@ exponent means 2^-120 (2^-8) times as much, subnormal numbers too, and -0.0 is a
 
 @triton.jit
 def _half(words, offset, PLACE: tl.constexpr, BITS: tl.constexpr, E4M3: tl.constexpr):
-    """The codes at bit PLACE, less their offset, in float32.
-
-    A float of 2^23 has no bits behind the point: with a code as its lowest bits it is 2^23 + code. A conversion would
-    be an instruction of which a multiprocessor makes few. An e4m3 number is moved to its place, see E4M3_BF16.
-    """
+    """The codes at bit PLACE, less their offset, in float32. A float of 2^23 has no bits behind the point: with a code
+    as its lowest bits it is 2^23 + code. A conversion would be an instruction of which a multiprocessor makes few. An
+    e4m3 number is moved to its place, see E4M3_BF16."""
     code = (words >> PLACE) & ((1 << BITS) - 1)
     if E4M3:
         return (((code & 0x80) << 24) | ((code & 0x7F) << 20)).to(tl.float32, bitcast=True) * TWO_TO_120
@@ -144,13 +137,12 @@ def _weights(
     else:
         if E4M3:
             move: tl.constexpr = E4M3_BF16 if BF16 else E4M3_FP16
-            shifted = words << (8 - PLACE * BITS)
-            both = tl.inline_asm_elementwise(move, "=r,r", [shifted], dtype=tl.int32, is_pure=True, pack=1)
+            both = tl.inline_asm_elementwise(move, "=r,r", [words << (8 - PLACE * BITS)], tl.int32, True, 1)
         else:
             take: tl.constexpr = CODES_BF16 if BF16 else CODES_FP16
             less = (offset.to(tl.int32) + (0xC300 if BF16 else 0xE400)) * 0x10001  # -128 (-1024) - offset, twice
             args = [words >> (PLACE * BITS), less[:, None]]
-            both = tl.inline_asm_elementwise(take, "=r,r,r", args, dtype=tl.int32, is_pure=True, pack=1)
+            both = tl.inline_asm_elementwise(take, "=r,r,r", args, tl.int32, True, 1)  # pure, one at a time
         low, high = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
     return tl.reshape(tl.join(low, high), [words.shape[0], 2 * words.shape[1]])
 
@@ -216,20 +208,11 @@ def _linear_codes_kernel(
     words_at = words_ptr + (column * stride_out)[:, None] + tl.arange(0, PIECE // 2)[None, :]
     scale_at, offset_at = scale_ptr + column, offset_ptr + column
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    # The interpreter's range takes no tensor as the end; a compiled `while` would not fetch the next lines ahead.
-    if INTERPRETED:
-        while start < end:
-            acc = _add_line(
-                acc, start, words_at, scale_at, offset_at, x_at, stride_line, in_features, out_features,
-                BITS, GROUP, PIECE, E4M3, EVEN, INTERPRETED,
-            )  # fmt: skip
-            start += 1
-    else:
-        for line in range(start, end):
-            acc = _add_line(
-                acc, line, words_at, scale_at, offset_at, x_at, stride_line, in_features, out_features,
-                BITS, GROUP, PIECE, E4M3, EVEN, INTERPRETED,
-            )  # fmt: skip
+    for line in range(start, end):  # not `while`, in which Triton would fetch no lines ahead
+        acc = _add_line(
+            acc, line, words_at, scale_at, offset_at, x_at, stride_line, in_features, out_features,
+            BITS, GROUP, PIECE, E4M3, EVEN, INTERPRETED,
+        )  # fmt: skip
     if HAS_BIAS:
         acc += tl.load(bias_ptr + column).to(tl.float32)[:, None]
     if PARTS == 2:
@@ -280,10 +263,8 @@ def linear_codes(
     """
     (num_lines, outs, words), num_rows = packed.words.shape, len(x)
     if x.shape[1:] != (packed.in_features,) or x.stride(1) != 1:
-        raise ValueError(
-            f"x must be [rows, {packed.in_features}] and contiguous inside a row, got {list(x.shape)} with strides "
-            f"{x.stride()}"
-        )
+        got = f"{list(x.shape)} with strides {x.stride()}"
+        raise ValueError(f"x must be [rows, {packed.in_features}] and contiguous inside a row, got {got}")
     if not num_rows:
         return x.new_empty(0, outs // (1 + gated))
     gpu, strides, is_float = gpu_of(x.device), packed.words.stride()[:2], packed.offset is None

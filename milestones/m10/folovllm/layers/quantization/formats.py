@@ -39,10 +39,8 @@ Tensors = dict[str, torch.Tensor]
 
 def unpack(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
     """int32 [.., n, ..] -> the numbers in [0, 2^bits) that it holds, uint8 [.., n * 32 / bits, ..]: lowest first."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=packed.device).view(
-        -1, *[1] * (packed.dim() - 1 - dim)
-    )
-    digits = (packed.unsqueeze(dim + 1) >> shifts) & (2**bits - 1)
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=packed.device)
+    digits = (packed.unsqueeze(dim + 1) >> shifts.view(-1, *[1] * (packed.dim() - 1 - dim))) & (2**bits - 1)
     return digits.to(torch.uint8).flatten(dim, dim + 1)
 
 

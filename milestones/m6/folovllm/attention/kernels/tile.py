@@ -24,11 +24,8 @@ import triton.language as tl
 from triton.language.target_info import current_target
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
-"""True where Triton's interpreter runs the kernels that are imported from here on. They differ in two ways there. The
-interpreter multiplies the raw bits of bfloat16, so they compute in float32. Its `range` takes no tensor as the end
-(Triton 3.6 with NumPy 2.4), so they loop with `while`. Compiled kernels use `for`: there Triton fetches the next tiles
-while it multiplies the present one, which it does not do in a `while` loop.
-"""
+"""True where Triton's interpreter runs the kernels that are imported from here on. It multiplies the raw bits of
+bfloat16, so they compute in float32 there."""
 
 LOG2E = 1.4426950408889634
 """exp(x) = exp2(x * LOG2E), and the hardware computes exp2. The factor is multiplied into the scale of the scores."""
@@ -167,17 +164,9 @@ def attend_keys(
     running_max = tl.full([q.shape[0]], -float("inf"), tl.float32)
     running_sum = tl.zeros([q.shape[0]], tl.float32)
     acc = tl.zeros([q.shape[0], HEAD_PAD], tl.float32)
-    if INTERPRETED:
-        while start < end:
-            running_max, running_sum, acc = attend_tile(
-                q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, table_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
-            )  # fmt: skip
-            start += BLOCK_N
-    else:
-        for tile in range(start, end, BLOCK_N):
-            running_max, running_sum, acc = attend_tile(
-                q, running_max, running_sum, acc, tile, end, last_seen, scale, k_ptr, v_ptr, table_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
-            )  # fmt: skip
+    for tile in range(start, end, BLOCK_N):  # not `while`, in which Triton would fetch no tiles ahead
+        running_max, running_sum, acc = attend_tile(
+            q, running_max, running_sum, acc, tile, end, last_seen, scale, k_ptr, v_ptr, table_ptr,
+            stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
+        )  # fmt: skip
     return running_max, running_sum, acc

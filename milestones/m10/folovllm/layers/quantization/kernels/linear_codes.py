@@ -143,20 +143,11 @@ def _linear_codes_kernel(
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     start = tl.program_id(1) * lines_each
     end = tl.minimum(start + lines_each, num_lines)
-    # The interpreter's range takes no tensor as the end; a compiled `while` would not fetch the next lines ahead.
-    if INTERPRETED:
-        while start < end:
-            acc = _add_line(
-                acc, start, words_at, scale_at, offset_at, x_at, in_features, out_features,
-                BITS, GROUP, PIECE, EVEN, INTERPRETED,
-            )  # fmt: skip
-            start += 1
-    else:
-        for line in range(start, end):
-            acc = _add_line(
-                acc, line, words_at, scale_at, offset_at, x_at, in_features, out_features,
-                BITS, GROUP, PIECE, EVEN, INTERPRETED,
-            )  # fmt: skip
+    for line in range(start, end):  # not `while`, in which Triton would fetch no lines ahead
+        acc = _add_line(
+            acc, line, words_at, scale_at, offset_at, x_at, in_features, out_features,
+            BITS, GROUP, PIECE, EVEN, INTERPRETED,
+        )  # fmt: skip
     if HAS_BIAS:
         acc += tl.load(bias_ptr + column).to(tl.float32)[:, None]
     out_rows = tl.program_id(1).to(tl.int64) * num_rows + rows
