@@ -175,7 +175,7 @@ class Follower:
         assert self.lora is not None  # rank 0 has it, too
         sizes = list(zip(*(names[at::4] for at in range(4)), strict=True))
         flat = torch.empty(sum(rank * (inputs + outs) for _, rank, inputs, outs in sizes), device=self.device)
-        each = iter(self.group.receive(flat).split([rank * side for _, rank, *sides in sizes for side in sides]))
+        each = iter(self.group.receive(flat).cpu().split([rank * side for _, rank, *sides in sizes for side in sides]))
         pairs = {name: Pair(next(each).view(r, size), next(each).view(outs, r), 1.0) for name, r, size, outs in sizes}
         self.lora.put(slot, pairs)
 
