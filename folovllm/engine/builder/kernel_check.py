@@ -28,12 +28,14 @@ from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine.builder.components import Components
 from folovllm.engine.builder.kv_cache_dtype import FP8, INT8
 from folovllm.layers.linear import PLAIN, Linear
+from folovllm.layers.lora import LoRAWeights
 from folovllm.layers.moe import route
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.ops import LayerOps, silu_mul
 from folovllm.layers.quantization.cuda import plain_method
 from folovllm.layers.quantization.linear import QuantizedLinears
 from folovllm.layers.rotary import RotaryEmbedding
+from folovllm.lora.mapping import LoRAMapping
 from folovllm.models.decoder import MLP, DecoderSpec
 from folovllm.models.registry import ModelSpec
 from folovllm.models.weights import default_dtype
@@ -70,7 +72,7 @@ def check_kernels(
     linear = QuantizedLinears(linear.scheme, plain_method, PLAIN) if isinstance(linear, QuantizedLinears) else PLAIN
     backends = {torch.uint8: FP8["paged_torch"], torch.int8: INT8["paged_torch"]}
     backend = backends.get(chosen.cache_dtype, PagedTorchBackend)
-    plain = replace(chosen, backend=backend, ops=LayerOps(linear), draws=False, graphs=False)
+    plain = replace(chosen, backend=backend, ops=LayerOps(linear), lora=LoRAWeights, draws=False, graphs=False)
     sizes = config.cache_config.block_size, chosen.cache_dtype
     if isinstance(spec, DecoderSpec):
         kinds = dict.fromkeys(map(AttentionExtras, spec.windows or [None]))
@@ -84,6 +86,8 @@ def check_kernels(
         in_eights = spec.hidden_size % 8 == spec.num_heads * spec.head_size % 8 == 0
         if getattr(chosen.ops, "few_rows", None) is not None and spec.experts is None and in_eights:
             cases["few_rows"] = _few_rows(make, spec)
+        if config.lora_config.enable_lora:
+            cases["lora"] = _adapters(make, spec, config.lora_config.max_lora_rank)
     around = [cases[name] for name in ("rms_norm", "silu_mul", "few_rows") if name in cases]
     cases |= {"graphs": partial(_replay, decode, around), "draw": partial(_draw, make, spec.vocab_size)}
     for kernel, case in cases.items():
@@ -98,6 +102,8 @@ def check_kernels(
         why = f"the kernel {kernel!r} {why}"
         if kernel == "draw":
             without = replace(chosen, draws=False)
+        elif kernel == "lora":  # torch asks the host which rows have which adapter
+            without = replace(chosen, lora=LoRAWeights, graphs=False)
         elif hasattr(chosen.ops, kernel):
             # Without their kernel, how many rows each expert has must be known on the host.
             graphs = chosen.graphs and kernel != "experts"
@@ -304,6 +310,21 @@ def _few_rows(make: Callable[..., Tensor], spec: DecoderSpec) -> Case:
         return torch.cat(outs)
 
     return multiply
+
+
+def _adapters(make: Callable[..., Tensor], spec: DecoderSpec, rank: int) -> Case:
+    """Rows of two adapters and of none, behind a product of zeros."""
+    x, pairs = make(37, spec.hidden_size), [(make(rank, spec.hidden_size), make(spec.hidden_size, rank))] * 2
+
+    def add(chosen: Components) -> Tensor:
+        weights = chosen.lora(2, rank, *(spec.hidden_size,) * 2, x.dtype, x.device)
+        for slot, pair in enumerate(pairs):
+            weights.put(slot, *pair)
+        out = torch.zeros_like(x)
+        weights.add(x, LoRAMapping(torch.arange(len(x), device=x.device) % 3 - 1), out)
+        return out
+
+    return add
 
 
 def _draw(make: Callable[..., Tensor], vocab_size: int, chosen: Components) -> Tensor:
