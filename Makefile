@@ -103,7 +103,8 @@ real: $(VENV)/.installed-test
 # The kernels through the compiler that torch 2.11 brings; `make test` and `make exhaustive` take that of constraints.txt.
 OTHER_TRITON = 3.6.0
 COMPILED = tests/m4/test_kernels_compile.py tests/m4/test_attention_compile.py tests/m6/test_kernels_compile_m6.py \
-	tests/m7/test_triton_codes_compile.py tests/m10/test_kernel_compile.py $(wildcard tests/m11/cuda/test_*compile*.py)
+	tests/m7/test_triton_codes_compile.py tests/m10/test_kernel_compile.py $(wildcard tests/m11/cuda/test_*compile*.py) \
+	tests/m12/test_lora_compile.py
 tritons: export PYTHONPATH = $(VENV)/triton-$(OTHER_TRITON)
 tritons: $(VENV)/triton-$(OTHER_TRITON)/.installed
 	@$(BIN)/python -c "import triton; assert triton.__version__ == '$(OTHER_TRITON)', triton.__file__"

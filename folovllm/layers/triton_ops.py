@@ -33,14 +33,17 @@ from torch import nn
 from folovllm.attention.backend import FusedRope
 from folovllm.layers.kernels.add_rms_norm import rms_norm
 from folovllm.layers.kernels.experts import group, grouped_mlps, route
+from folovllm.layers.kernels.lora import add_lora
 from folovllm.layers.kernels.norm_rotary import norm_rotary
 from folovllm.layers.kernels.silu_mul import silu_mul
 from folovllm.layers.linear import PLAIN, LinearMethod
+from folovllm.layers.lora import LoRAWeights
 from folovllm.layers.moe import Experts, Routing
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.experts import QuantizedExperts
 from folovllm.layers.rotary import Rotary
+from folovllm.lora.mapping import LoRAMapping
 
 
 @dataclass
@@ -123,6 +126,13 @@ class StackedExperts(Experts):
     def forward(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
         groups = group(routing.experts, len(self))
         return grouped_mlps(x, self.gate_up, self.down, groups, routing, invariant=self.invariant)
+
+
+class TritonLoRAWeights(LoRAWeights):
+    """All adapters of a step together."""
+
+    def add(self, x: torch.Tensor, mapping: LoRAMapping, out: torch.Tensor) -> None:
+        add_lora(x, self.a, self.b, *mapping.sorted_rows(len(self.a)), out)
 
 
 def triton_ops(

@@ -32,10 +32,11 @@ def group_rows(slots: torch.Tensor) -> Groups:
 
 
 class LoRAMapping:
-    """slots: [num_tokens] int64 on the host. device: of the model."""
+    """slots: [num_tokens] int64, on the model's device."""
 
-    def __init__(self, slots: torch.Tensor, device: torch.device) -> None:
-        self.slots, self.device = slots, device
+    def __init__(self, slots: torch.Tensor) -> None:
+        self.slots = slots
+        self._sorted: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @cached_property
     def groups(self) -> Groups:
@@ -43,11 +44,20 @@ class LoRAMapping:
 
     @cached_property
     def spans(self) -> list[tuple[int, torch.Tensor]]:
-        """(slot, its rows, on the device), for layers that run one by one."""
+        """(slot, its rows), for torch's products, group by group."""
         slots, ends, rows = self.groups
         sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
-        return list(zip(slots.tolist(), rows.to(self.device).split(sizes), strict=True))
+        return list(zip(slots.tolist(), rows.split(sizes), strict=True))
+
+    def sorted_rows(self, num_slots: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """For a kernel, without asking the device how many have an adapter: all rows by slot, those without one first,
+        and [1 + num_slots] where those without one end, and those of each slot."""
+        if self._sorted is None:
+            slots, rows = self.slots.sort(stable=True)
+            every = torch.arange(-1, num_slots, device=slots.device)
+            self._sorted = rows, torch.searchsorted(slots, every, right=True)
+        return self._sorted
 
     def take(self, rows: torch.Tensor) -> LoRAMapping:
         """Of these rows, by their places in `rows`."""
-        return LoRAMapping(self.slots[rows], self.device)
+        return LoRAMapping(self.slots[rows])

@@ -17,6 +17,9 @@ decodes holds the model, the LM head and the draw, of greedy sequences and of ra
 comes from a seed and a position, which are in buffers as the token ids are, and not from a generator. What is edited or
 reported beside the draw stays outside: penalties, masks, log-probabilities.
 
+Where requests may name adapters, each size is recorded twice: a step in which nobody does is not to launch the kernels
+that add them, which are as many as its others.
+
 The graphs share one memory pool, as large as the largest graph needs, since only one of them runs at a time.
 
 vLLM: v1/cudagraph_dispatcher.py, compilation/cuda_graph.py, v1/worker/gpu_model_runner.py (capture_model)
@@ -25,7 +28,10 @@ vLLM: v1/cudagraph_dispatcher.py, compilation/cuda_graph.py, v1/worker/gpu_model
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 
 import torch
 
@@ -38,7 +44,7 @@ from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams
 from folovllm.utils.upload import unpack_inputs
 from folovllm.worker.input_batch import StepInputs
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.prompt_graph import PromptGraphs, groups_of, record_graph
+from folovllm.worker.prompt_graph import LoRABuffer, PromptGraphs, groups_of, record_graph
 from folovllm.worker.prompt_shape import PromptShape
 
 # Larger decode batches keep the GPU busy for longer than the host needs to launch them.
@@ -176,9 +182,11 @@ class CudaGraphs:
         # Each token more would ask for experts of its own.
         fewest = FEWEST_TOKENS if device.type == "cuda" and model.decoder_spec.experts is None else 1
         self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device, fewest, groups_of(model))
+        self.lora = LoRABuffer(model, max(sizes[-1], fewest), device)
         self.outputs = GraphOutputs(sizes[-1], model.decoder_spec, dtype, device)
-        self.recorded: dict[int, torch.cuda.CUDAGraph] = {}  # by size; replayed on whatever the buffers hold
-        self.graph_bytes: dict[int, int] = {}
+        # By size, and whether it adds adapters; replayed on whatever the buffers hold.
+        self.recorded: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self.graph_bytes: dict[int, int] = Counter()
         self.record()
 
     @property
@@ -192,16 +200,19 @@ class CudaGraphs:
         pool = torch.cuda.graph_pool_handle()
         if self.prompts is not None:
             self.prompts.record(pool)
-        for size in reversed(self.sizes):
+        for size, adds_lora in product(reversed(self.sizes), self.lora.kinds):
             self.buffers.clear(size)
-            graph, num_bytes = record_graph(self.model, lambda size=size: self._forward(size), pool)  # type: ignore[misc]
-            self.recorded[size], self.graph_bytes[size] = graph, num_bytes
+            graph, num_bytes = record_graph(self.model, partial(self._forward, size, adds_lora), pool)
+            self.recorded[size, adds_lora] = graph
+            self.graph_bytes[size] += num_bytes
 
-    def _forward(self, size: int) -> None:
+    def _forward(self, size: int, adds_lora: bool = False) -> None:
         """Compute the first `size` rows of the inputs into the first rows of the outputs. Nothing else that is made
         here may be kept: it would be in the graphs' pool, where every graph writes."""
         hidden, logits, tokens = self.outputs.first(size)
-        hidden.copy_(self.model(*self.buffers.inputs(size))[:size])
+        input_ids, positions, metadata = self.buffers.inputs(size)
+        metadata.lora = self.lora.first(len(input_ids)) if adds_lora else None
+        hidden.copy_(self.model(input_ids, positions, metadata)[:size])
         head = self.model.lm_head
         if (
             type(head) is LMHead and type(head.method) is LinearMethod
@@ -224,7 +235,7 @@ class CudaGraphs:
         kernels that draw from them: these are queued first.
         """
         self.buffers.load(inputs, size, gumbel_params)
-        self.recorded[size].replay()
+        self.recorded[size, self.lora.load(inputs.metadata.lora)].replay()
         return self.outputs.first(size)
 
 

@@ -56,7 +56,7 @@ def pack_step(
     ]  # fmt: skip
     arrays = [input_ids, positions, metadata.slot_mapping, metadata.query_start_loc, metadata.seq_lens]
     arrays += [metadata.block_tables.flatten(), *([] if order is None else [order])]
-    arrays += [] if metadata.lora is None else [metadata.lora.slots.to(input_ids.device)]
+    arrays += [] if metadata.lora is None else [metadata.lora.slots]
     return numbers, torch.cat([array.long() for array in arrays])
 
 
@@ -75,7 +75,7 @@ def unpack_step(numbers: list[int], flat: torch.Tensor) -> Arrays:
         query_start_loc=starts.int(), seq_lens=lens.int(), slot_mapping=slots,
         block_tables=tables.view(num_seqs, max_blocks).int(), max_query_len=max_query_len, max_seq_len=max_seq_len,
         num_decodes=num_decodes, decode_order=None if num_ordered < 0 else order.int(),
-        last_rows_only=bool(last_rows_only), lora=LoRAMapping(lora_slots.cpu(), flat.device) if has_lora else None,
+        last_rows_only=bool(last_rows_only), lora=LoRAMapping(lora_slots) if has_lora else None,
     )  # fmt: skip
     return input_ids, positions, metadata
 
@@ -107,9 +107,10 @@ class LeadingGraphs:
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        tables, packed = inputs.metadata.block_tables, inputs.packed
-        arrays = torch.cat([packed.flatten(), tables.flatten().long()])
-        message = [Command.REPLAY, size, tables.shape[1]]
+        tables, packed, lora = inputs.metadata.block_tables, inputs.packed, inputs.metadata.lora
+        slots = packed.new_empty(0) if lora is None else lora.slots
+        arrays = torch.cat([packed.flatten(), tables.flatten().long(), slots])
+        message = [Command.REPLAY, size, tables.shape[1], len(slots)]
         return self.group.lead(message, arrays, lambda: self.graphs.replay(inputs, size, gumbel_params))
 
 
@@ -175,15 +176,16 @@ class Follower:
         assert self.lora is not None  # rank 0 has it, too
         sizes = list(zip(*(names[at::4] for at in range(4)), strict=True))
         flat = torch.empty(sum(rank * (inputs + outs) for _, rank, inputs, outs in sizes), device=self.device)
-        each = iter(self.group.receive(flat).split([rank * side for _, rank, *sides in sizes for side in sides]))
+        each = iter(self.group.receive(flat).cpu().split([rank * side for _, rank, *sides in sizes for side in sides]))
         pairs = {name: Pair(next(each).view(r, size), next(each).view(outs, r), 1.0) for name, r, size, outs in sizes}
         self.lora.put(slot, pairs)
 
-    def _replay(self, size: int, max_blocks: int) -> None:
+    def _replay(self, size: int, max_blocks: int, num_slots: int) -> None:
         assert self.graphs is not None  # rank 0 has them, and chose as this one did
-        packed, tables = self._array(4 * size + size * max_blocks).split([4 * size, size * max_blocks])
+        lengths = [4 * size, size * max_blocks, num_slots]
+        packed, tables, slots = self._array(sum(lengths)).split(lengths)
         self.graphs.buffers.load_arrays(packed.view(4, size), tables.view(size, max_blocks))
-        self.graphs.recorded[size].replay()
+        self.graphs.recorded[size, self.graphs.lora.load(LoRAMapping(slots) if num_slots else None)].replay()
 
     def _array(self, length: int) -> torch.Tensor:
         return self.group.receive(torch.empty(length, dtype=torch.int64, device=self.device))

@@ -181,8 +181,9 @@ class InputBatch:
         at, for_graph = none if logits_at is None else logits_at, none
         if shape is not None:
             for_graph = shape.pack(arrays[:5], flat.ends, self.block_size, arrays[7:])
-        *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at, packed = upload(
-            self.device, *arrays, drawn_rows, unknown, flat.rows[unknown], at, for_graph
+        slots_of_tokens = none if lora_slots is None else np.array(lora_slots, np.int64).repeat(num_new)
+        *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at, device_lora_slots, packed = upload(
+            self.device, *arrays, drawn_rows, unknown, flat.rows[unknown], at, slots_of_tokens, for_graph
         )
         if pad_to is None:
             input_ids, positions, slots, lens, order, starts, tables, *further = step
@@ -203,8 +204,7 @@ class InputBatch:
             num_decodes=num_decodes,
         )  # fmt: skip
         if lora_slots is not None:
-            slots_of_tokens = torch.from_numpy(np.array(lora_slots).repeat(num_new))
-            metadata.lora = LoRAMapping(slots_of_tokens, self.device)
+            metadata.lora = LoRAMapping(device_lora_slots)
         if further:
             metadata.add_groups(further, tables[1:])
         drawn_from = None if logits_at is None else device_logits_at

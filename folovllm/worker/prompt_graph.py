@@ -8,16 +8,42 @@ vLLM: v1/cudagraph_dispatcher.py (whole graphs for mixed batches)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from itertools import takewhile
+from functools import partial
+from itertools import product, takewhile
 from typing import Any
 
 import numpy as np
 import torch
 
+from folovllm.lora.mapping import LoRAMapping
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.worker.input_batch import StepInputs
 from folovllm.worker.prompt_shape import MAX_PROMPTS, PromptShape
+
+
+class LoRABuffer:
+    """Where recorded kernels look which slot each token's adapter has.
+
+    Attributes:
+        kinds: of steps, whether they add adapters: each is recorded. Of a model without room for any, there is one.
+    """
+
+    def __init__(self, model: DecoderForCausalLM, size: int, device: torch.device) -> None:
+        has_room = any(getattr(layer, "lora", None) is not None for layer in model.modules())
+        self.kinds = (False, True) if has_room else (False,)
+        self._slots = torch.full((size if has_room else 0,), -1, dtype=torch.int64, device=device)
+
+    def first(self, num_tokens: int) -> LoRAMapping:
+        return LoRAMapping(self._slots[:num_tokens])
+
+    def load(self, lora: LoRAMapping | None) -> bool:
+        """Copy a step's slots, with none for padding. Whether there are graphs for them: a draft model has none."""
+        if lora is None or not len(self._slots):
+            return False
+        self._slots.fill_(-1)[: len(lora.slots)].copy_(lora.slots)
+        return True
 
 
 class PromptGraphs:
@@ -34,28 +60,31 @@ class PromptGraphs:
         self.model, self.shapes = model, shapes
         self.max_model_len, self.block_size = max_model_len, block_size
         most_tokens = shapes[-1].num_tokens
+        self.lora = LoRABuffer(model, most_tokens, device)
         max_blocks = -(-max(max_model_len, most_tokens) // block_size)  # padding, too, is a sequence
         num_words, num_seqs = (max(each) for each in zip(*((s.num_words, s.num_seqs) for s in shapes), strict=True))
         groups = groups_of(model)
         self.packed = torch.zeros(num_words + (groups - 1) * most_tokens, dtype=torch.int64, device=device)
         self.block_tables = torch.zeros(groups, num_seqs + 1, max_blocks, dtype=torch.int32, device=device)
         self.hidden = torch.empty(most_tokens, model.decoder_spec.hidden_size, dtype=dtype, device=device)
-        self.recorded: dict[PromptShape, torch.cuda.CUDAGraph] = {}
-        self.graph_bytes: dict[PromptShape, int] = {}
+        self.recorded: dict[tuple[PromptShape, bool], torch.cuda.CUDAGraph] = {}
+        self.graph_bytes: dict[PromptShape, int] = Counter()
 
     @torch.inference_mode()
     def record(self, pool: Any) -> None:
         """In the memory of `pool`. The largest comes first, so that all others fit into its memory."""
         none = np.zeros(0, np.int64)
-        for shape in reversed(self.shapes):
+        for shape, adds_lora in product(reversed(self.shapes), self.lora.kinds):
             only_padding = shape.pack([none] * 5, none, self.block_size, [none] * (len(self.block_tables) - 1))
             self.packed[: len(only_padding)].copy_(torch.from_numpy(only_padding))
-            graph, num_bytes = record_graph(self.model, lambda shape=shape: self._forward(shape), pool)  # type: ignore[misc]
-            self.recorded[shape], self.graph_bytes[shape] = graph, num_bytes
+            graph, num_bytes = record_graph(self.model, partial(self._forward, shape, adds_lora), pool)
+            self.recorded[shape, adds_lora] = graph
+            self.graph_bytes[shape] += num_bytes
 
-    def _forward(self, shape: PromptShape) -> None:
-        inputs = shape.unpack(self.packed, self._tables(shape), self.max_model_len)
-        self.hidden[: shape.num_tokens].copy_(self.model(*inputs))
+    def _forward(self, shape: PromptShape, adds_lora: bool) -> None:
+        input_ids, positions, metadata = shape.unpack(self.packed, self._tables(shape), self.max_model_len)
+        metadata.lora = self.lora.first(shape.num_tokens) if adds_lora else None
+        self.hidden[: shape.num_tokens].copy_(self.model(input_ids, positions, metadata))
 
     def _tables(self, shape: PromptShape) -> torch.Tensor:
         """Of its sequences. The last row of all is the padding's in any graph, and stays zero; drafts have none."""
@@ -86,7 +115,7 @@ class PromptGraphs:
             _, count, max_blocks = rows.shape
             if count:
                 self._tables(shape)[:, first : first + count, :max_blocks].copy_(rows)
-        self.recorded[shape].replay()
+        self.recorded[shape, self.lora.load(inputs.metadata.lora)].replay()
         return self.hidden[: shape.num_tokens]
 
 

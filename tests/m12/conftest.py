@@ -11,10 +11,11 @@ import torch
 from folovllm import LoRARequest
 from tests.helpers import hf_greedy, make_hf_model
 from tests.m4.conftest import fake_cuda, patch_once_a_launch
+from tests.m6.conftest import fixed_order
 from tests.m9.ranks_support import rank_threads
 from tests.m12.adapters import VOICES, make_adapter, with_adapter
 
-__all__ = ["fake_cuda", "patch_once_a_launch", "rank_threads"]
+__all__ = ["fake_cuda", "fixed_order", "patch_once_a_launch", "rank_threads"]
 
 
 @dataclass

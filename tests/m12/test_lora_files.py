@@ -12,8 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from folovllm import LLM, LoRARequest, SamplingParams
-from folovllm.config import EngineConfig
-from folovllm.engine.builder.components import choose_components
 from folovllm.errors import ModelLoadError
 from folovllm.lora.peft import read_adapter
 from folovllm.models.lora import lora_modules
@@ -167,10 +165,3 @@ def test_an_llm_takes_one_adapter_for_all_prompts_or_one_for_each(choir: Choir) 
 def test_what_does_not_go_together(choir: Choir, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         lora_engine(choir.folder, **options)
-
-
-def test_on_a_gpu_adapters_and_batch_invariance_exclude_each_other(choir: Choir) -> None:
-    config = EngineConfig.from_kwargs(model=str(choir.folder), enable_lora=True, batch_invariant=True)
-    hf_config = tiny_hf_config("qwen3")
-    with pytest.raises(ValueError, match="enable_lora must be False with batch_invariant=True on cuda, got True"):
-        choose_components(config, hf_config, torch.bfloat16, torch.device("cuda"), decoder_spec(hf_config))

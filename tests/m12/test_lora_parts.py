@@ -49,7 +49,7 @@ def test_rows_are_grouped_by_slot_and_those_without_an_adapter_left_out() -> Non
 
 
 def test_taken_rows_have_new_numbers() -> None:
-    mapping = LoRAMapping(torch.tensor([0, 0, 2, -1, 2, 1]), CPU).take(torch.tensor([1, 3, 4]))
+    mapping = LoRAMapping(torch.tensor([0, 0, 2, -1, 2, 1])).take(torch.tensor([1, 3, 4]))
     assert [(slot, rows.tolist()) for slot, rows in mapping.spans] == [(0, [0]), (2, [2])]
 
 
@@ -69,7 +69,7 @@ def test_rows_get_what_their_adapters_add(kind: type[LoRAWeights], dtype: torch.
         if slot >= 0:
             a, b = (each.to(dtype).double() for each in pairs[slot])
             want[row] += b @ (a @ x[row].double())
-    weights.add(x, LoRAMapping(torch.tensor(slots), CPU), out)
+    weights.add(x, LoRAMapping(torch.tensor(slots)), out)
     assert (out.double() - want).abs().max() < (1e-5 if dtype == torch.float32 else 0.05)
 
 

@@ -17,7 +17,7 @@ from folovllm.bench.options import add_output
 from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.shapes import ModelShape
 from folovllm.utils.checks import wrong
-from workshop.bench import gpu_changes, gpu_experts, gpu_goals, gpu_others
+from workshop.bench import gpu_adapters, gpu_changes, gpu_experts, gpu_goals, gpu_others
 from workshop.bench.gpu_kernels import GPUS, SHAPE, Gpu, kernels
 from workshop.bench.workload_steps import contexts_of_first_full_step, host_us, output_tokens, workload_seconds
 
@@ -26,6 +26,7 @@ PARALLEL_COLUMNS = ["seqs", "gpus", "attention", "products", "small kernels", "h
 LARGE = "qwen3-8b"
 PREDICTIONS = {
     "changes": gpu_changes.run, "goals": gpu_goals.run, "large": gpu_others.run, "experts": gpu_experts.run,
+    "adapters": gpu_adapters.run,
 }  # fmt: skip
 
 
@@ -36,7 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--quantization", choices=["w4a16"], help="the layers' weights are codes of 4 bits")
     text = "steps of Qwen3-8B on so many GPUs that share each layer, in place of all that"
     command.add_argument("--tensor-parallel-size", type=int, nargs="+", metavar="N", help=text)
-    text = "what each change should bring on an H200, which goals they should reach, steps of Qwen3-8B, or with experts"
+    text = "on an H200: what each change should bring, goals they should reach, steps of Qwen3-8B, of experts, of adapters"
     command.add_argument("--predict", choices=list(PREDICTIONS), help=text)
     add_output(command)
 

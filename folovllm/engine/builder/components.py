@@ -7,7 +7,7 @@
     CUDA graphs     enforce_eager, the attention backend                  none, decodes, also prompts and drafts
     steps           async_scheduling                                      one after the other, running ahead
     draft tokens    speculative_config                                    n-grams, a table of them, a draft model
-    adapters        enable_lora, with the device's layers                 torch, compiled
+    adapters        enable_lora, with the device's layers                 torch, compiled or Triton
 
 The last two are chosen in engine_core.py and proposer.py. A kernel that fails its check gives way to torch. On a Mac's
 GPU torch computes everything, and the CPU draws.
@@ -74,12 +74,6 @@ def choose_components(
     if scheme is not None and isinstance(spec, DecoderSpec):
         scheme = replace(scheme, names=spec.names)
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
-    compiled = device.type == "cpu" and compiled_unavailable_reason(dtype) is None
-    if config.lora_config.enable_lora and invariant and device.type == "cuda":
-        raise ValueError(
-            f"enable_lora must be False with batch_invariant=True on {device}, got True: there an adapter's products "
-            "depend on how many rows have it; leave one of them out"
-        )
     if device.type == "mps":
         _refuse_on_mps(config, spec, quantised=scheme is not None)
     if isinstance(spec, TransformersSpec):
@@ -95,7 +89,7 @@ def choose_components(
     return Components(
         backend=backend,
         ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme, drafts=drafts),
-        lora=CompiledLoRAWeights if compiled else LoRAWeights,
+        lora=select_lora(dtype, device),
         cache_dtype=kv_dtype,
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
         runner=ModelRunner,
@@ -141,6 +135,17 @@ def select_ops(
             return FewRowsOps(**vars(fused), few_rows=few_rows if scheme is None else None)
         return fused
     return LayerOps(linear(PLAIN, QuantizedLinear))
+
+
+def select_lora(dtype: torch.dtype, device: torch.device) -> type[LoRAWeights]:
+    """What adds adapters to the products of select_ops()."""
+    if device.type == "cpu" and compiled_unavailable_reason(dtype) is None:
+        return CompiledLoRAWeights
+    if device.type == "cuda" and kernels_unavailable_reason(device) is None:
+        from folovllm.layers.triton_ops import TritonLoRAWeights  # loads Triton
+
+        return TritonLoRAWeights
+    return LoRAWeights
 
 
 def _what_our_layers_do(config: EngineConfig, *, quantised: bool) -> dict[str, bool]:

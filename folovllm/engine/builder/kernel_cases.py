@@ -19,12 +19,14 @@ from torch import Tensor, nn
 
 from folovllm.attention.backend import Attention, AttentionExtras, FusedRope
 from folovllm.attention.metadata import AttentionMetadata
+from folovllm.config import EngineConfig
 from folovllm.engine.builder.components import Components
 from folovllm.layers.linear import PLAIN, Linear
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.ops import LayerOps, silu_mul
 from folovllm.layers.quantization.linear import QuantizedLinears
 from folovllm.layers.rotary import RotaryEmbedding
+from folovllm.lora.mapping import LoRAMapping
 from folovllm.models.decoder import MLP, DecoderSpec
 from folovllm.models.registry import ModelSpec
 from folovllm.models.weights import default_dtype
@@ -39,9 +41,9 @@ Make = Callable[..., Tensor]
 Case = Callable[[Components], Tensor]
 
 
-def make_cases(make: Make, chosen: Components, spec: ModelSpec, block_size: int) -> dict[str, Case]:
+def make_cases(make: Make, chosen: Components, config: EngineConfig, spec: ModelSpec) -> dict[str, Case]:
     """By the name of what they check: a field of LayerOps, "graphs", "draw", or one of attention."""
-    sizes = block_size, chosen.cache_dtype
+    sizes = config.cache_config.block_size, chosen.cache_dtype
     if isinstance(spec, DecoderSpec):
         kinds = dict.fromkeys(map(AttentionExtras, spec.windows or [None]))
         cases, decode = _attention_cases(make, spec, list(kinds), *sizes)
@@ -49,6 +51,8 @@ def make_cases(make: Make, chosen: Components, spec: ModelSpec, block_size: int)
         in_eights = spec.hidden_size % 8 == spec.num_heads * spec.head_size % 8 == 0
         if getattr(chosen.ops, "few_rows", None) is not None and spec.experts is None and in_eights:
             cases["few_rows"] = _few_rows(make, spec)
+        if config.lora_config.enable_lora:
+            cases["lora"] = _adapters(make, spec, config.lora_config.max_lora_rank)
     else:
         kinds = dict.fromkeys(layer.extras for layer in spec.layers)
         cases, decode = _attention_cases(make, spec.layers[0], list(kinds), *sizes)
@@ -226,6 +230,21 @@ def _few_rows(make: Make, spec: DecoderSpec) -> Case:
         return torch.cat(outs)
 
     return multiply
+
+
+def _adapters(make: Make, spec: DecoderSpec, rank: int) -> Case:
+    """Rows of two adapters and of none, behind a product of zeros."""
+    x, pairs = make(37, spec.hidden_size), [(make(rank, spec.hidden_size), make(spec.hidden_size, rank))] * 2
+
+    def add(chosen: Components) -> Tensor:
+        weights = chosen.lora(2, rank, *(spec.hidden_size,) * 2, x.dtype, x.device)
+        for slot, pair in enumerate(pairs):
+            weights.put(slot, *pair)
+        out = torch.zeros_like(x)
+        weights.add(x, LoRAMapping(torch.arange(len(x), device=x.device) % 3 - 1), out)
+        return out
+
+    return add
 
 
 def _draw(make: Make, vocab_size: int, chosen: Components) -> Tensor:

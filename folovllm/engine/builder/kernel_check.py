@@ -24,6 +24,7 @@ from folovllm.engine.builder.components import Components
 from folovllm.engine.builder.kernel_cases import Case, make_cases
 from folovllm.engine.builder.kv_cache_dtype import FP8, INT8
 from folovllm.layers.linear import PLAIN
+from folovllm.layers.lora import LoRAWeights
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.cuda import plain_method
 from folovllm.layers.quantization.linear import QuantizedLinears
@@ -55,8 +56,8 @@ def check_kernels(
     linear = QuantizedLinears(linear.scheme, plain_method, PLAIN) if isinstance(linear, QuantizedLinears) else PLAIN
     backends = {torch.uint8: FP8["paged_torch"], torch.int8: INT8["paged_torch"]}
     backend = backends.get(chosen.cache_dtype, PagedTorchBackend)
-    plain = replace(chosen, backend=backend, ops=LayerOps(linear), draws=False, graphs=False)
-    for kernel, case in make_cases(make, chosen, spec, config.cache_config.block_size).items():
+    plain = replace(chosen, backend=backend, ops=LayerOps(linear), lora=LoRAWeights, draws=False, graphs=False)
+    for kernel, case in make_cases(make, chosen, config, spec).items():
         why = _find_fault(case, chosen, plain, TOLERANCE[dtype])
         if all([why is None] if group is None else group.fewest([why is None])):
             continue
@@ -68,6 +69,8 @@ def check_kernels(
         why = f"the kernel {kernel!r} {why}"
         if kernel == "draw":
             without = replace(chosen, draws=False)
+        elif kernel == "lora":  # torch asks the host which rows have which adapter
+            without = replace(chosen, lora=LoRAWeights, graphs=False)
         elif hasattr(chosen.ops, kernel):
             # Without their kernel, how many rows each expert has must be known on the host.
             graphs = chosen.graphs and kernel != "experts"

@@ -233,7 +233,7 @@ def test_their_memory_is_within_the_share(folder: Path, shapes_only: FakeCuda) -
     graphs = engine.runner.graphs
     assert graphs is not None
     assert graphs.prompts is not None
-    assert list(graphs.prompts.recorded) == prompt_shapes(4096, NUM_SEQS)[::-1]
+    assert list(graphs.prompts.graph_bytes) == prompt_shapes(4096, NUM_SEQS)[::-1]
     kept = [*vars(graphs.outputs).values(), graphs.buffers.packed, graphs.buffers.block_tables]
     kept += [graphs.prompts.packed, graphs.prompts.block_tables, graphs.prompts.hidden]
     taken = graphs.pool_bytes + sum(tensor.nbytes for tensor in kept)

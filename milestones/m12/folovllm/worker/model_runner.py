@@ -7,8 +7,7 @@ single ones, and only the last position of each sequence reaches the LM head:
 
 execute_model() hands a step to the device and does not wait for its tokens. Before they are asked for, another step may
 be launched, which reads this one's tokens where they are, on the device. Steps of one token per sequence and small
-steps with prompts are replayed from CUDA graphs, where there are any; the graphs know no adapters, so that a step with
-some is launched kernel by kernel.
+steps with prompts are replayed from CUDA graphs, where there are any.
 
 vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 """
@@ -92,7 +91,7 @@ class ModelRunner:
             drafts = self.speculation.propose(scheduled)
             nums = [num + len(drafts.get(seq.seq_id, ())) for seq, num in zip(seqs, nums, strict=True)]
         lora_slots = None if self.lora is None else self.lora.of(seqs)
-        size, shape = self._choose_graph(scheduled, nums) if lora_slots is None else (None, None)
+        size, shape = self._choose_graph(scheduled, nums)
         inputs = self.batch.prepare(seqs, nums, forks, size, shape, lora_slots)
         step.draws = inputs.draws.tolist() if self.pooler is None else []
         drawing = list(map(step.rows.__getitem__, step.draws))

@@ -1,3 +1,3 @@
 class LoRAMapping:
     def take(self, rows):
-        return LoRAMapping(rows, self.device)
+        return LoRAMapping(rows)

@@ -1,4 +1,4 @@
 class LoRAMapping:
     def take(self, rows):
         slots = self.slots[rows]
-        return LoRAMapping(slots[slots >= 0], self.device)
+        return LoRAMapping(slots[slots >= 0])
