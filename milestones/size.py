@@ -56,13 +56,13 @@ LIMITS = {
 }
 NOT_YET = {
     "m6": Size(step_functions=84),
-    "m11": Size(lines=26_269),
-    "m12": Size(lines=26_925),
-    "m13": Size(lines=27_610),
+    "m11": Size(lines=26_086),
+    "m12": Size(lines=26_739),
+    "m13": Size(lines=27_423),
     "around": Size(lines=12_560),
-    "root": Size(lines=40_139),
-    "milestones": Size(lines=53_962),
-    "tests": Size(lines=65_127),
+    "root": Size(lines=39_952),
+    "milestones": Size(lines=53_803),
+    "tests": Size(lines=65_043),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 
