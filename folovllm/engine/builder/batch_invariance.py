@@ -22,7 +22,6 @@ from folovllm.attention.backend import AttentionBackend, get_backend_class
 from folovllm.attention.backends.cpu import HEAD_SIZE_STEP
 from folovllm.attention.backends.invariant import CPUInvariantBackend, TritonInvariantBackend
 from folovllm.config import ModelConfig
-from folovllm.layers.linear import LinearMethod
 from folovllm.models.registry import ModelSpec
 from folovllm.utils.checks import wrong
 
@@ -66,10 +65,3 @@ def select_invariant_backend(
             f"batch; leave attention_backend out, or give {backend.name!r}"
         )
     return backend
-
-
-def invariant_products() -> LinearMethod:
-    """Of a model on CUDA. Those of the compiled CPU kernels are sums in one order as they are."""
-    from folovllm.layers.kernels.matmul import TiledLinear  # loads Triton
-
-    return TiledLinear()

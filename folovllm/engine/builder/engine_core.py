@@ -122,16 +122,11 @@ def _build(
     if proposer is not None:
         draft_length = DraftLength(most, step_costs(model, draft, device, run_ahead=run_ahead))
     scheduler = Scheduler(limits, kv, eos_token_ids, draft_length, config.lora_config.max_loras)
-    config = EngineConfig(
-        dataclasses.replace(model_config, max_model_len=limits.max_model_len),
-        dataclasses.replace(cache_config, kv_cache_memory_bytes=None, num_kv_blocks=size.num_blocks),
-        limits,
-        config.speculative_config,
-        config.parallel_config,
-        groups,
-        config.lora_config,
-        config.pooler_config,
-    )
+    config = dataclasses.replace(
+        config, scheduler_config=limits, kv_cache_groups=groups,
+        model_config=dataclasses.replace(model_config, max_model_len=limits.max_model_len),
+        cache_config=dataclasses.replace(cache_config, kv_cache_memory_bytes=None, num_kv_blocks=size.num_blocks),
+    )  # fmt: skip
     return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
 
 

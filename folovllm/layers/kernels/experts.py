@@ -123,18 +123,10 @@ def _gate_up_kernel(
     up_offset = size * hidden
     gate = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up, k = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.arange(0, BLOCK_K)
-    if INTERPRETED:  # as in matmul.py
-        start = 0
-        while start < hidden:
-            gate, up = _add_gate_up(
-                gate, up, x_rows, gate_rows, up_offset, start + k, hidden, row_exists, column_exists, INTERPRETED
-            )
-            start += BLOCK_K
-    else:
-        for start in range(0, hidden, BLOCK_K):
-            gate, up = _add_gate_up(
-                gate, up, x_rows, gate_rows, up_offset, start + k, hidden, row_exists, column_exists, INTERPRETED
-            )
+    for start in range(0, hidden, BLOCK_K):
+        gate, up = _add_gate_up(
+            gate, up, x_rows, gate_rows, up_offset, start + k, hidden, row_exists, column_exists, INTERPRETED
+        )
     small = tl.exp(-tl.abs(gate))  # as in silu_mul.py
     out = gate * tl.where(gate >= 0, 1.0, small) / (1.0 + small) * up
     at = out_ptr + (pairs.to(tl.int64) * size)[:, None] + columns[None, :]
@@ -162,14 +154,8 @@ def _down_kernel(
     act_rows = act_ptr + (pairs.to(tl.int64) * size)[:, None]
     weight_rows = weight_ptr + ((expert.to(tl.int64) * hidden + columns) * size)[:, None]
     acc, k = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.arange(0, BLOCK_K)
-    if INTERPRETED:
-        start = 0
-        while start < size:
-            acc = _add_down(acc, act_rows, weight_rows, start + k, size, row_exists, column_exists, INTERPRETED)
-            start += BLOCK_K
-    else:
-        for start in range(0, size, BLOCK_K):
-            acc = _add_down(acc, act_rows, weight_rows, start + k, size, row_exists, column_exists, INTERPRETED)
+    for start in range(0, size, BLOCK_K):
+        acc = _add_down(acc, act_rows, weight_rows, start + k, size, row_exists, column_exists, INTERPRETED)
     places = tl.load(order_ptr + pairs, mask=row_exists, other=0)
     at = out_ptr + (places * hidden)[:, None] + columns[None, :]
     tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=row_exists[:, None] & column_exists[None, :])

@@ -93,13 +93,11 @@ def _build(
     if proposer is not None:
         draft_length = DraftLength(most, step_costs(model, draft, device, run_ahead=run_ahead))
     scheduler = Scheduler(limits, kv, eos_token_ids, draft_length)
-    config = EngineConfig(
-        dataclasses.replace(model_config, max_model_len=limits.max_model_len),
-        dataclasses.replace(cache_config, num_kv_blocks=size.num_blocks),
-        limits,
-        config.speculative_config,
-        config.parallel_config,
-    )
+    config = dataclasses.replace(
+        config, scheduler_config=limits,
+        model_config=dataclasses.replace(model_config, max_model_len=limits.max_model_len),
+        cache_config=dataclasses.replace(cache_config, num_kv_blocks=size.num_blocks),
+    )  # fmt: skip
     return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
 
 

@@ -26,7 +26,7 @@ import torch
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.config import EngineConfig
-from folovllm.engine.builder.batch_invariance import invariant_products, select_invariant_backend
+from folovllm.engine.builder.batch_invariance import select_invariant_backend
 from folovllm.engine.builder.kv_cache_dtype import cache_dtype, select_8_bit_backend
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
 from folovllm.layers.linear import PLAIN, LinearMethod
@@ -118,10 +118,11 @@ def select_ops(
         return ops(dtype, linear(CompiledLinear(), CompiledQuantizedLinear))
     if has_triton:
         from folovllm.layers.few_rows import FewRowsOps, few_rows, takes_few_rows
+        from folovllm.layers.kernels.matmul import TiledLinear
         from folovllm.layers.quantization.experts import QuantizedExperts  # loads Triton
         from folovllm.layers.triton_ops import StackedExperts, triton_ops
 
-        plain = invariant_products() if invariant else PLAIN
+        plain = TiledLinear() if invariant else PLAIN
         method = partial(gpu_method, invariant=invariant, plain=plain)
         experts = partial(StackedExperts if scheme is None else QuantizedExperts, invariant=invariant)
         fused = triton_ops(linear(plain, method), experts, fuses_decode=not drafts)

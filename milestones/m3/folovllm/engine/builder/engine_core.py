@@ -71,11 +71,11 @@ def build_engine_core(
         block_size=cache_config.block_size, max_num_seqs=scheduler.max_num_seqs, max_model_len=max_model_len,
         dtype=dtype, device=device, eos_token_ids=eos_token_ids,
     )  # fmt: skip
-    config = EngineConfig(
-        dataclasses.replace(model_config, max_model_len=max_model_len),
-        dataclasses.replace(cache_config, num_kv_blocks=cache_size.num_blocks),
-        limits,
-    )
+    config = dataclasses.replace(
+        config, scheduler_config=limits,
+        model_config=dataclasses.replace(model_config, max_model_len=max_model_len),
+        cache_config=dataclasses.replace(cache_config, num_kv_blocks=cache_size.num_blocks),
+    )  # fmt: skip
     return EngineCore(scheduler, runner, config, cache_size)
 
 

@@ -52,11 +52,11 @@ def build_engine_core(
         kv = KVCacheManager(size.num_blocks, size.block_size, size.num_swap_blocks)
         scheduler = Scheduler(limits, kv, eos_token_ids)
         runner = _make_runner(model, chosen, limits, size, dtype, device, eos_token_ids)
-    config = EngineConfig(
-        dataclasses.replace(model_config, max_model_len=limits.max_model_len),
-        dataclasses.replace(cache_config, num_kv_blocks=size.num_blocks),
-        limits,
-    )
+    config = dataclasses.replace(
+        config, scheduler_config=limits,
+        model_config=dataclasses.replace(model_config, max_model_len=limits.max_model_len),
+        cache_config=dataclasses.replace(cache_config, num_kv_blocks=size.num_blocks),
+    )  # fmt: skip
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
 

@@ -23,7 +23,7 @@ import torch
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.config import EngineConfig
-from folovllm.engine.builder.batch_invariance import invariant_products, select_invariant_backend
+from folovllm.engine.builder.batch_invariance import select_invariant_backend
 from folovllm.engine.builder.kv_cache_dtype import cache_dtype, select_fp8_backend
 from folovllm.layers.compiled_ops import CompiledOps, compiled_unavailable_reason
 from folovllm.layers.linear import PLAIN
@@ -71,9 +71,10 @@ def select_ops(dtype: torch.dtype, device: torch.device, *, one_by_one: bool, in
     if device.type == "cpu" and compiled_unavailable_reason(dtype) is None:
         return CompiledOps(dtype) if one_by_one else OneCallOps(dtype)
     if device.type == "cuda" and kernels_unavailable_reason(device) is None:
-        from folovllm.layers.triton_ops import triton_ops  # loads Triton
+        from folovllm.layers.kernels.matmul import TiledLinear  # loads Triton
+        from folovllm.layers.triton_ops import triton_ops
 
-        return triton_ops(invariant_products() if invariant else PLAIN)
+        return triton_ops(TiledLinear() if invariant else PLAIN)
     return LayerOps()
 
 

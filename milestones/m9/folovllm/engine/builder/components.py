@@ -23,7 +23,7 @@ import torch
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.config import EngineConfig
-from folovllm.engine.builder.batch_invariance import invariant_products, select_invariant_backend
+from folovllm.engine.builder.batch_invariance import select_invariant_backend
 from folovllm.engine.builder.kv_cache_dtype import cache_dtype, select_8_bit_backend
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
 from folovllm.layers.linear import PLAIN, LinearMethod
@@ -87,9 +87,10 @@ def select_ops(
         ops = CompiledOps if one_by_one else OneCallOps
         return ops(dtype, linear(CompiledLinear(), CompiledQuantizedLinear))
     if has_triton:
+        from folovllm.layers.kernels.matmul import TiledLinear
         from folovllm.layers.triton_ops import triton_ops  # loads Triton
 
-        plain = invariant_products() if invariant else PLAIN
+        plain = TiledLinear() if invariant else PLAIN
         return triton_ops(linear(plain, partial(gpu_method, invariant=invariant)))
     return LayerOps(linear(PLAIN, QuantizedLinear))
 
