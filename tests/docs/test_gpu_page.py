@@ -16,7 +16,7 @@ from workshop.bench.workload_steps import host_us, workload_seconds
 DATA = Path(__file__).parents[2] / "docs/benchmarks/data"
 
 
-@pytest.mark.parametrize("name", ["changes", "goals", "large", "experts"])
+@pytest.mark.parametrize("name", ["changes", "goals", "large", "experts", "adapters"])
 def test_the_table_is_what_is_predicted_today(name: str) -> None:
     said = json.loads((DATA / f"gpu-{name}-h200.json").read_text(encoding="utf-8"))
     today = run(build_parser().parse(["timeline", "--predict", name]))
