@@ -14,7 +14,7 @@ from folovllm import LLM, LLMEngine
 from folovllm.core.draft_length import DraftLength
 from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.engine import llm_engine
-from folovllm.engine.builder import kernel_cases, kernel_check
+from folovllm.engine.builder import kernel_cases
 from folovllm.engine.builder.components import choose_components
 from folovllm.engine.builder.defaults import config_for_llm
 from folovllm.model_loader.hf_config import load_hf_config

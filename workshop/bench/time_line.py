@@ -37,7 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--quantization", choices=["w4a16"], help="the layers' weights are codes of 4 bits")
     text = "steps of Qwen3-8B on so many GPUs that share each layer, in place of all that"
     command.add_argument("--tensor-parallel-size", type=int, nargs="+", metavar="N", help=text)
-    text = "on an H200: what each change should bring, goals they should reach, steps of Qwen3-8B, of experts, of adapters"
+    text = "on an H200: what each change brings, goals, steps of Qwen3-8B, of experts, of adapters"
     command.add_argument("--predict", choices=list(PREDICTIONS), help=text)
     add_output(command)
 
