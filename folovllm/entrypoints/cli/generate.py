@@ -1,6 +1,7 @@
-"""`folovllm generate` with --json, --stream and --logprobs. Without them it is commands.generate.
+"""`folovllm generate` with --json, --stream and --logprobs, without which it is commands.generate; and `folovllm chat`
+with the checkpoint's own sampling defaults.
 
-vLLM: entrypoints/cli/openai.py (CompleteCommand)
+vLLM: entrypoints/cli/openai.py
 """
 
 from __future__ import annotations
@@ -15,21 +16,35 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.parser import ENTRY, add_sampling_arguments
+from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.outputs import LEAST_LOGPROB, CompletionOutput, RequestOutput
 from folovllm.sampling_params import SamplingParams
 
 
-def extend(parser: argparse.ArgumentParser) -> None:
+def extend(generate: argparse.ArgumentParser, chat: argparse.ArgumentParser) -> None:
     text = "show the K likeliest tokens at each step (default: none)"
-    parser.add_argument("--logprobs", type=int, metavar="K", help=text)
+    generate.add_argument("--logprobs", type=int, metavar="K", help=text)
     text = "print text as it comes (default: yes for one prompt with n=1, unless --json or --logprobs)"
-    parser.add_argument("--stream", action=argparse.BooleanOptionalAction, help=text)
+    generate.add_argument("--stream", action=argparse.BooleanOptionalAction, help=text)
     text = "one JSON object a line: per prompt, or per step with --stream"
-    parser.add_argument("--json", action="store_true", help=text)
-    parser.set_defaults(run=run)
-    add_sampling_arguments(parser, **ENTRY)
+    generate.add_argument("--json", action="store_true", help=text)
+    generate.set_defaults(run=run)
+    add_sampling_arguments(generate, **ENTRY)
+    own = {"temperature": "0.7; 0 for the embedded model", "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    own["repetition_penalty"] = 1.0
+    said = {name: f"the checkpoint's own, else {value}" for name, value in own.items()}
+    add_sampling_arguments(chat, **ENTRY, **said)
+    chat.set_defaults(run=run_chat)
+
+
+def run_chat(args: argparse.Namespace) -> int:
+    for name, value in load_generation_defaults(ModelConfig(getattr(args, "model", EMBEDDED_MODEL))).items():
+        if name not in args:
+            setattr(args, name, value)
+    return commands.chat(args)
 
 
 def run(args: argparse.Namespace) -> int:
