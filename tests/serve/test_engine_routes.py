@@ -88,6 +88,12 @@ def test_a_prefix_that_no_name_has_is_refused(capsys: pytest.CaptureFixture[str]
     assert "metrics_prefix must be the beginning of a name in Prometheus, got '1 x'" in capsys.readouterr().err
 
 
+def test_a_route_says_how_it_is_asked(server: Running) -> None:
+    answer = httpx.get(f"{server.url}/v1/completions")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert answer.json()["error"]["message"] == "/v1/completions must be asked by POST, got GET"
+
+
 def test_the_server_tells_how_it_is_set_up(server: Running) -> None:
     told = httpx.get(f"{server.url}/server_info").json()
     assert (told["model"], told["cache_config"]["num_kv_blocks"]) == ("embedded", 4096)

@@ -6,6 +6,7 @@ vLLM: entrypoints/launchers/cli_args.py
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,6 +114,9 @@ class ServerOptions:
             raise wrong("metrics_prefix", "be the beginning of a name in Prometheus", self.metrics_prefix)
         if self.max_log_len is not None and not self.enable_log_requests:
             raise ValueError(f"max_log_len must be given with enable_log_requests, got {self.max_log_len} without it")
+        names = [name_and_path(module)[0] for module in self.lora_modules]
+        if len(set(names)) < len(names):
+            raise wrong("lora_modules", "have names that differ", list(self.lora_modules))
         if self.chat_template is not None:
             check_template(self.chat_template)
 
@@ -136,3 +140,15 @@ class ServerOptions:
         if self.allowed_hosts or (not self.api_keys and is_loopback(self.host)):
             return [self.host, *self.allowed_hosts]
         return None
+
+
+def name_and_path(module: str) -> tuple[str, str]:
+    """Of an adapter: `name=path`, or {"name": …, "path": …} in JSON."""
+    try:
+        if not module.lstrip().startswith("{"):
+            name, path = module.split("=", 1)
+            return name, path
+        given = json.loads(module)
+        return str(given["name"]), str(given["path"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"""lora_modules must be NAME=PATH, or '{{"name": …, "path": …}}', got {module!r}""") from None
