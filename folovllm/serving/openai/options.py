@@ -47,7 +47,6 @@ class ServerOptions:
     response_role: the role of answers
     return_tokens_as_token_ids: name tokens by their ids in log-probabilities
     enable_force_include_usage: count the tokens at the end of every stream
-    metrics_prefix: how names at /metrics begin; with vllm: a dashboard for vLLM fills
     unknown_fields: fields that this server does not know: warn leaves them out and says so, refuse answers 400
     root_path: path that a proxy in front puts before this server's own (default: none)
     ssl_certfile: certificate in PEM: the server then speaks HTTPS (default: none)
@@ -86,7 +85,6 @@ class ServerOptions:
     response_role: str = "assistant"
     return_tokens_as_token_ids: bool = False
     enable_force_include_usage: bool = False
-    metrics_prefix: str = "vllm:"
     unknown_fields: Literal["refuse", "warn"] = "warn"
     root_path: str | None = None
     ssl_certfile: str | None = None
@@ -110,8 +108,6 @@ class ServerOptions:
                 "--allow-credentials must be given with origins by their names, got '*': any site could use what a "
                 "browser holds for this server"
             )
-        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", self.metrics_prefix):
-            raise wrong("metrics_prefix", "be the beginning of a name in Prometheus", self.metrics_prefix)
         if self.max_log_len is not None and not self.enable_log_requests:
             raise ValueError(f"max_log_len must be given with enable_log_requests, got {self.max_log_len} without it")
         names = [name_and_path(module)[0] for module in self.lora_modules]

@@ -71,7 +71,7 @@ class ServingEngine:
         self.created = int(time.time())
         self.adapters = Adapters(llm.engine.input_processor, options.names, options.lora_modules)
         self.gate = Gate(llm, options.max_queue)
-        self.metrics = Metrics(llm, self.model_name, self.gate, options.metrics_prefix)
+        self.metrics = Metrics(llm, self.model_name, self.gate)
         self.observers = list[Observer]()
         if options.enable_log_requests:
             self.observers.append(partial(log_request, options.max_log_len))
