@@ -89,9 +89,9 @@ class ChatServing(OpenAIServing[ChatRequest]):
         return MessageReader(self.tool_use(body), reasoning)
 
     def make_answer(
-        self, body: ChatRequest, work: ServeContext, newest: dict[int, RequestOutput], check: Check
+        self, body: ChatRequest, work: ServeContext, found: list[RequestOutput], check: Check
     ) -> dict[str, Any]:
-        (output,) = newest.values()
+        (output,) = found
         choices = []
         for choice in output.outputs:
             reader = self.reader(body, output)

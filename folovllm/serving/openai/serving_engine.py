@@ -241,6 +241,14 @@ class ServingEngine:
                         newest[place] = output
                         yield place, output
 
+    async def finished(self, work: ServeContext) -> list[RequestOutput]:
+        """The last output of each prompt, in their order. Raises APIError: as outputs()."""
+        newest = dict[int, RequestOutput]()
+        async with aclosing(self.outputs(work)) as outputs:
+            async for place, output in outputs:
+                newest[place] = output
+        return [newest[place] for place in sorted(newest)]
+
     async def _one(self, work: ServeContext, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:
             stream = self.llm.generate(
