@@ -59,10 +59,10 @@ NOT_YET = {
     "m11": Size(lines=26_262),
     "m12": Size(lines=26_918),
     "m13": Size(lines=27_603),
-    "around": Size(lines=12_462),
-    "root": Size(lines=40_034),
+    "around": Size(lines=12_286),
+    "root": Size(lines=39_858),
     "milestones": Size(lines=53_962),
-    "tests": Size(lines=65_108),
+    "tests": Size(lines=65_047),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 
