@@ -51,10 +51,7 @@ class Tensor(NamedTuple):
 
 
 class GGUFFile:
-    """
-    Raises:
-        ModelLoadError: it is no such file, or it is damaged; by the field.
-    """
+    """Raises ModelLoadError: it is no such file, or it is damaged; by the field."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -161,11 +158,7 @@ class GGUFFile:
 
 
 def open_gguf(path: str | Path) -> GGUFFile:
-    """Read once, until the file changes.
-
-    Raises:
-        ModelLoadError: see GGUFFile.
-    """
+    """Read once, until the file changes. Raises ModelLoadError: as GGUFFile."""
     path = Path(path)
     stat = path.stat()
     return _opened(path, stat.st_size, stat.st_mtime_ns)

@@ -35,10 +35,7 @@ WHOLE = (LLAMA3, CUTS["tekken"])
 
 
 def gguf_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """
-    Raises:
-        ModelLoadError: it has none, or one that is not known here; by the field.
-    """
+    """Raises ModelLoadError: it has none, or one that is not known here; by the field."""
     from tokenizers import AddedToken, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -80,6 +77,9 @@ def _bytes(file: GGUFFile, vocab: dict[str, int], cut: str | None) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     merges = [tuple(merge.split(" ", 1)) for merge in file.values("tokenizer.ggml.merges")]
+    odd = next((pair for pair in merges if len(pair) != 2 or not vocab.keys() >= {*pair, "".join(pair)}), None)
+    if odd or not merges:
+        raise file.damaged("tokenizer.ggml.merges", "be pairs of tokens that make another", odd or merges)
     backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=cut in WHOLE))
     splits: list[Any] = [] if cut is None else [pre_tokenizers.Split(Regex(cut), "isolated")]
     as_gpt2 = cut in (CUTS["gpt-2"], CUTS["smollm"])

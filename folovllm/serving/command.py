@@ -11,10 +11,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from folovllm.config import EngineConfig
-from folovllm.engine.builder.defaults import HUB, engine_options
+from folovllm.engine.builder.defaults import DEFAULTS, HUB, engine_options
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli.parser import add_engine_arguments, add_fields, engine_kwargs, how_to_install, needing
+from folovllm.entrypoints.cli.parser import (
+    add_engine_arguments,
+    add_fields,
+    engine_kwargs,
+    how_to_install,
+    needing,
+    one_line,
+)
 from folovllm.entrypoints.cli.recording import recording_options
 from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.serving.engine_process import EngineProcess
@@ -76,8 +85,19 @@ def run(args: argparse.Namespace) -> int:
     if args.log_level is not None:
         os.environ["FOLOVLLM_LOG_LEVEL"] = args.log_level  # the engine's process has it, too
         init_logger("folovllm").setLevel(args.log_level)
-    engine = engine_options(engine_kwargs(args))
     options = _server_options(args)
+    with logging_as(options.log_format) as notes:
+        try:
+            return _serve(args, options, notes)
+        except (ValueError, NotImplementedError, OSError) as error:
+            if options.log_format == "text":
+                raise
+            init_logger("folovllm.serve").error("%s", one_line(error))
+            return 2
+
+
+def _serve(args: argparse.Namespace, options: ServerOptions, notes: Console) -> int:
+    engine = engine_options(engine_kwargs(args))
     check_config(options.model, engine)
     if options.lora_modules and not engine.get("enable_lora"):
         raise ValueError(f"--lora-modules must be given with --enable-lora, got {options.lora_modules} without it")
@@ -92,10 +112,9 @@ def run(args: argparse.Namespace) -> int:
             raise wrong("prefill_replicas", "be given with --kv-offloading-path", replicas.prefill_replicas, way_out)
         from folovllm.serving.replicas.launch import serve_replicas
 
-        with logging_as(options.log_format) as notes:
-            return serve_replicas(options, engine, replicas, notes)
+        return serve_replicas(options, engine, replicas, notes)
     here = {**recording, "observers": args.observers, "log_format": options.log_format}
-    with closing(EngineProcess(options.model, **engine, **here)) as process, logging_as(options.log_format) as notes:
+    with closing(EngineProcess(options.model, **engine, **here)) as process:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
         return serve(options, process, notes)
@@ -103,7 +122,8 @@ def run(args: argparse.Namespace) -> int:
 
 def check_config(model: str, engine: dict[str, Any]) -> None:
     """What is wrong with it is said before anything heavy is imported."""
-    EngineConfig.from_kwargs(model=model, **{name: value for name, value in engine.items() if name not in HUB})
+    options = {name: value for name, value in engine.items() if name not in HUB}
+    EngineConfig.from_kwargs(model=model, **{**DEFAULTS, **options})
 
 
 def _server_options(args: argparse.Namespace) -> ServerOptions:

@@ -24,11 +24,10 @@ def test_generate_json_stream_gives_deltas(model: str, capsys: pytest.CaptureFix
     assert deltas == [[token_id] for token_id in greedy(model, "hello")]
 
 
-def test_generate_logprobs_shows_the_likeliest(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(["generate", "x", "--model", model, "--logprobs", "2", *GREEDY], capsys)
-    assert code == 0
-    # What is loaded, the prompt, the summary, a heading, a line per token.
-    assert len(err.splitlines()) == 12
+def test_generate_logprobs_has_the_likeliest(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["generate", "x", "--model", model, "--json", "--logprobs", "2", *GREEDY], capsys)
+    rows = json.loads(out)["outputs"][0]["logprobs"]
+    assert (code, len(rows), {len(row) for row in rows}) == (0, 8, {2})
 
 
 @pytest.mark.parametrize("extra", [["--no-stream"], ["--stream"]])
@@ -47,6 +46,7 @@ def test_streamed_or_not_the_text_alone_is_on_stdout(
         (["generate", "x", "--temprature", "0"], "did you mean '--temperature'?"),
         (["generate", "x", "--max-token", "3"], "did you mean '--max-tokens'?"),  # no abbreviations
         (["generate", "x", "--n", "2", "--stream"], "--stream prints one text"),
+        (["generate", "x", "--logprobs", "2"], "--logprobs must be given with --json, got 2 without it"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

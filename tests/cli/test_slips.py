@@ -1,15 +1,13 @@
-"""A slip is named before anything is loaded, and long lines end between words."""
+"""A slip is named before anything is loaded."""
 
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 
 import pytest
 
 from folovllm.config import EngineConfig
-from folovllm.entrypoints.cli.chat import WordWrap
 from folovllm.sampling_params import SamplingParams
 
 
@@ -29,16 +27,3 @@ def test_a_short_name_of_a_dtype_names_the_whole_one(name: str, meant: str) -> N
 def test_a_method_that_is_none_is_refused_before_its_number_is_asked_for() -> None:
     with pytest.raises(ValueError, match=r"^method must be one of .*got 'medusa'"):
         EngineConfig.from_kwargs(speculative_config={"method": "medusa"})
-
-
-@pytest.mark.parametrize("cut", [1, 3, 100])
-def test_a_chat_in_a_narrow_terminal_breaks_between_words(cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "12")
-    text = "A cache keeps  keys, 缓存保存键和值\n  and more\nextraordinarily so\n"
-    out = io.StringIO()
-    wrapped = WordWrap(out)
-    for start in range(0, len(text), cut):
-        wrapped.write(text[start : start + cut])
-    assert out.getvalue().split("\n") == [
-        "A cache", "keeps  keys,", "缓存保存键和", "值", "  and more", "extraordinarily", "so", "",
-    ]  # fmt: skip

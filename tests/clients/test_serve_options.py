@@ -12,6 +12,7 @@ from folovllm.entrypoints.cli.main import build_parser, main
 from folovllm.entrypoints.cli.parser import engine_kwargs
 from folovllm.entrypoints.commands import given
 from folovllm.sampling_params import SamplingParams
+from folovllm.serving.command import check_config
 
 FIELDS = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in dataclasses.fields(config)]
 
@@ -39,6 +40,10 @@ def test_generate_gives_them_to_the_engine_and_keeps_its_own_seed() -> None:
     assert given(args, SamplingParams)["seed"] == 3
 
 
+def test_the_engines_defaults_hold_where_its_options_are_checked() -> None:
+    check_config("embedded", {"kv_offloading_size": 1.0})  # which needs a prefix cache, and serve has one
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
@@ -47,6 +52,9 @@ def test_generate_gives_them_to_the_engine_and_keeps_its_own_seed() -> None:
         (["--port", "70000"], "port must be in [0, 65535], got 70000"),
         (["--api-key", "schlüssel"], "--api-key must be of visible ASCII"),
         (["--policy", "random"], "policy must be one of"),
+        (["embedded", "other"], "error: unknown argument 'other' (see "),
+        (["--enable-lora", "--lora-modules", "a"], "lora_modules must be NAME=PATH"),
+        (["--enable-lora", "--lora-modules", "a=x", "a=y"], "lora_modules must have names that differ"),
     ],
 )
 def test_a_wrong_option_is_one_line(typed: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

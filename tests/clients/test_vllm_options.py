@@ -50,8 +50,8 @@ def test_a_command_line_of_vllms_is_this_engines() -> None:
 
 
 def test_a_text_keeps_its_underscores() -> None:
-    args = typed("--served-model-name", "a_b", "c", "--metrics-prefix", "x_y")
-    assert (args.served_model_name, args.metrics_prefix) == (["a_b", "c"], "x_y")
+    args = typed("--served-model-name", "a_b", "c", "--response-role", "x_y")
+    assert (args.served_model_name, args.response_role) == (["a_b", "c"], "x_y")
     assert build_parser().parse(["generate", "--", "--a_b"]).prompts == ["--a_b"]
 
 

@@ -70,3 +70,6 @@ def test_a_tokenizer_that_is_not_known_is_refused(tmp_path: Path) -> None:
         tokenizer(tmp_path, "bert", BYTES)
     with pytest.raises(ModelLoadError, match=r"tokenizer.ggml.eos_token_id must be below 94, got 94"):
         tokenizer(tmp_path, "gpt2", BYTES, pre="gpt-2", merges=[], eos_token_id=94)
+    for merges in ([], ["ab"], ["a ☃"], ["a b"]):  # without them, each byte would be a token
+        with pytest.raises(ModelLoadError, match=r"tokenizer.ggml.merges must be pairs of tokens that make another"):
+            tokenizer(tmp_path, "gpt2", BYTES, pre="gpt-2", merges=merges)

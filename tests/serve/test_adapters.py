@@ -13,7 +13,8 @@ from openai import NotFoundError
 from folovllm import LLM, AsyncLLM, LoRARequest, SamplingParams
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.model_loader import get_model_and_tokenizer
-from folovllm.serving.openai.adapters import FLAG, name_and_path
+from folovllm.serving.openai.adapters import FLAG
+from folovllm.serving.openai.options import name_and_path
 from tests.m12.adapters import SEVEN, make_adapter
 from tests.serve.support import ENGINE, Running, program, running
 

@@ -243,6 +243,10 @@ def test_what_is_wrong_or_not_supported_is_refused_by_name(client: OpenAI, field
     ("fields", "message"),
     [
         ({"stop": 5}, "stop must be text or a list, got 5"),
+        ({"messages": None}, "messages must be a list, got null"),
+        ({"echo": True}, "echo must be false, got true"),
+        ({"logprobs": True, "top_logprobs": -5}, "top_logprobs must be "),
+        ({"max_completion_tokens": 0}, "max_completion_tokens must be at least 1, got 0"),
         ({"temperature": "0.5"}, "temperature must be a number, got '0.5'"),
         ({"stream": "yes"}, "stream must be true or false, got 'yes'"),
         ({"response_format": {"type": "xml"}}, "response_format.type must be 'text', 'json_object' or 'json_schema'"),

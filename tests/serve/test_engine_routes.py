@@ -76,16 +76,10 @@ def test_a_dashboard_for_vllm_fills(vllms: Running) -> None:
     assert 'num_gpu_blocks="4096"' in facts.group(1)
 
 
-def test_another_beginning_of_the_names() -> None:
-    with running(metrics_prefix="mine:") as made:
-        text = httpx.get(f"{made.url}/metrics").text
-    assert sample(text, "mine:num_requests_running", 'engine="0",model_name="embedded"') == 0
-    assert "vllm:" not in text
-
-
-def test_a_prefix_that_no_name_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--metrics-prefix", "1 x"]) == 2
-    assert "metrics_prefix must be the beginning of a name in Prometheus, got '1 x'" in capsys.readouterr().err
+def test_a_route_says_how_it_is_asked(server: Running) -> None:
+    answer = httpx.get(f"{server.url}/v1/completions")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert answer.json()["error"]["message"] == "/v1/completions must be asked by POST, got GET"
 
 
 def test_the_server_tells_how_it_is_set_up(server: Running) -> None:

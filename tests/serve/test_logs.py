@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from folovllm.entrypoints.cli.main import main
 from folovllm.serving.logs import Caller, JsonFormatter, TextFormatter, caller, logging_as
 from folovllm.serving.openai.options import ServerOptions
 from tests.serve.support import Running, program, running, wait_for
@@ -129,6 +130,21 @@ def test_every_line_of_the_program_is_an_entry(form: str) -> None:
         assert [line for line in lines if not LINE.match(line)] == []
         about = [line for line in lines if f"request_id={answer.headers['x-request-id']}" in line]
     assert len(about) == 3
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_is_said_before_there_is_an_engine_is_an_entry_too(form: str, capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["serve", "--log-format", form, "--disable-log-stats", "--max-num-seqs", "0"])
+    finally:
+        warning, error = capfd.readouterr().err.splitlines()
+    assert status == 2
+    if form == "json":
+        assert [json.loads(line)["level"] for line in (warning, error)] == ["WARNING", "ERROR"]
+        assert json.loads(error)["message"].startswith("max_num_seqs must be positive")
+    else:
+        assert LINE.match(warning)
+        assert error.startswith("error: max_num_seqs must be positive")
 
 
 def test_a_value_with_spaces_or_lines_is_quoted() -> None:

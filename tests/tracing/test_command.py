@@ -1,23 +1,16 @@
-"""`--trace`, `--watch` and `folovllm trace`: what the commands write and say."""
+"""`--trace` and `folovllm trace`: what the commands write and say."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from folovllm.entrypoints.cli.main import main
-from folovllm.entrypoints.cli.watch import FINDABLE, FREE, OWNED, SHARED, Watcher
-from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.page import make_page
 from folovllm.tracing.reader import read_trace
-from tests.m6.support import caching_engine
 from tests.tracing.support import Simulated
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
@@ -60,57 +53,6 @@ def test_a_full_disk_costs_the_trace_and_not_the_answer(text_model_folder, capsy
 def test_a_page_that_is_not_written_whole_is_told(trace, argv: list[str], capsys) -> None:
     assert main(["trace", argv[0], str(trace), argv[1], "/dev/full"]) == 2
     assert "got '/dev/full'; it is incomplete: No space left on device" in capsys.readouterr().err
-
-
-def test_watching_without_a_terminal_prints_plain_lines(text_model_folder, capsys) -> None:
-    options = ["--model", str(text_model_folder), "--max-tokens", "3", "--temperature", "0"]
-    assert main(["generate", "hello", *options, "--watch"]) == 0
-    line = r"running 1 · waiting 0 · swapped 0 · [\d,]+ tokens/s · KV \d+%, 1 of [\d,]+ blocks"
-    assert re.search(line, capsys.readouterr().err)
-
-
-def test_on_a_terminal_the_view_comes_first_and_what_was_printed_after_it(monkeypatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    out, err = io.StringIO(), Terminal()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    with Watcher():
-        print("an answer")
-        print("a note", file=sys.stderr)
-        assert "an answer" not in out.getvalue()
-    assert out.getvalue() == "an answer\n"
-    assert err.getvalue().endswith("a note\n")
-
-
-def test_cells_tell_what_a_block_is_to_the_sequences(text_model_folder) -> None:
-    """Two forks share a block and own one each; after their end, full blocks can be found."""
-    engine = caching_engine(text_model_folder, block_size=4, num_kv_blocks=20)
-    watcher = Watcher()
-    engine.add_request("a", [1] * 6, SamplingParams(n=2, max_tokens=4, ignore_eos=True, seed=0))
-    engine.step()
-    engine.step()
-    assert [row.plain for row in watcher.cells(engine.scheduler, 40)] == [SHARED + OWNED * 2]
-    while engine.has_unfinished_requests():
-        engine.step()
-    plain = watcher.cells(engine.scheduler, 40)[0].plain
-    assert plain[0] == FINDABLE
-    assert set(plain) <= {FINDABLE, FREE}
-
-
-def test_the_view_shows_text_as_it_is(text_model_folder) -> None:
-    engine = caching_engine(text_model_folder)
-    watcher = Watcher()
-    engine.tokenizer = SimpleNamespace(decode=lambda ids: "[bold]x\x1b[2J " + "字" * 80)
-    watcher._tokens = {"[red]a": [1]}
-    console = Console(file=io.StringIO(), width=60)
-    console.print(watcher.view(engine, 56))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "[red]a" in shown
-    assert "\x1b" not in shown
-    assert all(len(line) <= 60 for line in shown.splitlines())
 
 
 def test_a_page_names_no_other_host(trace) -> None:

@@ -9,7 +9,6 @@ import pytest
 from folovllm import LLMEngine, SamplingParams
 from folovllm.core.draft_length import DraftLength
 from folovllm.engine.snapshots import Steps, snapshot_of
-from folovllm.entrypoints.cli.watch import summary_line
 from folovllm.entrypoints.metrics_reader import Vector, metrics_of
 from folovllm.spec_decode.metrics import SpecDecodingStats
 from folovllm.tracing.attach import attach
@@ -99,7 +98,6 @@ def test_stats_count_what_was_drafted_and_accepted(text_model_folder) -> None:
     assert 3 * drafts.num_drafts >= drafts.num_draft_tokens >= drafts.num_accepted_tokens
     assert drafts.acceptance_length == 1 + sum(per_pos) / drafts.num_drafts
     assert stats.output_tokens == sum(map(len, tokens.values()))
-    assert f"{drafts.acceptance_length:.2f} tokens a draft" in summary_line(stats)
 
 
 def test_metrics_have_vllms_names_and_a_place_for_each_position(text_model_folder) -> None:
@@ -119,7 +117,6 @@ def test_without_drafts_there_is_nothing_of_it(text_model_folder) -> None:
     engine = caching_engine(text_model_folder, block_size=4)
     assert engine.stats().spec_decode is None
     assert not [metric.name for metric in metrics_of(engine.stats(), {}) if "spec" in metric.name]
-    assert "draft" not in summary_line(engine.stats())
 
 
 def test_several_engines_drafts_are_added_up(text_model_folder) -> None:

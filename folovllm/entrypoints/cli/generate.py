@@ -1,6 +1,7 @@
-"""`folovllm generate` with --json, --stream and --logprobs. Without them it is commands.generate.
+"""`folovllm generate` with --json, --stream and --logprobs, without which it is commands.generate; and `folovllm chat`
+with the checkpoint's own sampling defaults.
 
-vLLM: entrypoints/cli/openai.py (CompleteCommand)
+vLLM: entrypoints/cli/openai.py
 """
 
 from __future__ import annotations
@@ -9,35 +10,47 @@ import argparse
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
+from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.parser import ENTRY, add_sampling_arguments
-from folovllm.outputs import LEAST_LOGPROB, CompletionOutput, RequestOutput
+from folovllm.entrypoints.generation_defaults import load_generation_defaults
+from folovllm.outputs import LEAST_LOGPROB, RequestOutput
 from folovllm.sampling_params import SamplingParams
 
 
-def extend(parser: argparse.ArgumentParser) -> None:
-    text = "show the K likeliest tokens at each step (default: none)"
-    parser.add_argument("--logprobs", type=int, metavar="K", help=text)
-    text = "print text as it comes (default: yes for one prompt with n=1, unless --json or --logprobs)"
-    parser.add_argument("--stream", action=argparse.BooleanOptionalAction, help=text)
+def extend(generate: argparse.ArgumentParser, chat: argparse.ArgumentParser) -> None:
+    text = "with --json: the K likeliest tokens at each step (default: none)"
+    generate.add_argument("--logprobs", type=int, metavar="K", help=text)
+    text = "print text as it comes (default: yes for one prompt with n=1, unless --json)"
+    generate.add_argument("--stream", action=argparse.BooleanOptionalAction, help=text)
     text = "one JSON object a line: per prompt, or per step with --stream"
-    parser.add_argument("--json", action="store_true", help=text)
-    parser.set_defaults(run=run)
-    add_sampling_arguments(parser, **ENTRY)
+    generate.add_argument("--json", action="store_true", help=text)
+    generate.set_defaults(run=run)
+    add_sampling_arguments(generate, **ENTRY)
+    own = {"temperature": "0.7; 0 for the embedded model", "top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    own["repetition_penalty"] = 1.0
+    said = {name: f"the checkpoint's own, else {value}" for name, value in own.items()}
+    add_sampling_arguments(chat, **ENTRY, **said)
+    chat.set_defaults(run=run_chat)
+
+
+def run_chat(args: argparse.Namespace) -> int:
+    for name, value in load_generation_defaults(ModelConfig(getattr(args, "model", EMBEDDED_MODEL))).items():
+        if name not in args:
+            setattr(args, name, value)
+    return commands.chat(args)
 
 
 def run(args: argparse.Namespace) -> int:
     if not args.json and args.logprobs is None and args.stream is None:
         return commands.generate(args)
     params = SamplingParams(**commands.given(args, SamplingParams))
-    if args.stream and not args.json and (params.n > 1 or args.logprobs is not None):
-        raise ValueError("--stream prints one text as it comes: leave out --n and --logprobs, or add --json")
+    if args.logprobs is not None and not args.json:
+        raise ValueError(f"--logprobs must be given with --json, got {args.logprobs} without it")
+    if args.stream and not args.json and params.n > 1:
+        raise ValueError("--stream prints one text as it comes: leave out --n, or add --json")
     llm = commands.load(args)
     texts, prompts = commands.read_prompts(llm, args)
     if args.stream:
@@ -55,8 +68,6 @@ def run(args: argparse.Namespace) -> int:
             print(as_json(output), flush=True)
         else:
             commands.print_output(text, output)
-            for completion in output.outputs if args.logprobs is not None else []:
-                commands.notes.print(_logprobs(completion))
     return 0
 
 
@@ -77,19 +88,3 @@ def _finite(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_finite(value) for value in data]
     return LEAST_LOGPROB if data == -math.inf else data
-
-
-def _logprobs(completion: CompletionOutput) -> Table:
-    table = Table("token", "logprob", "likeliest", box=None, pad_edge=False)
-    for row in _rows(completion):
-        table.add_row(*map(Text, row))  # a token such as "[/" is no markup
-    return table
-
-
-def _rows(completion: CompletionOutput) -> Iterator[tuple[str, str, str]]:
-    """(token, its log-probability, the likeliest ones) for each generated token."""
-    for token_id, entry in zip(completion.token_ids, completion.logprobs or [], strict=True):
-        chosen = entry[token_id]
-        ranked = sorted(entry.values(), key=lambda logprob: logprob.rank or 0)
-        others = "  ".join(f"{other.decoded_token!r} {other.logprob:.2f}" for other in ranked)
-        yield repr(chosen.decoded_token), f"{chosen.logprob:.2f}", others

@@ -15,7 +15,7 @@ from importlib import import_module
 
 from folovllm import __version__
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli import chat, generate, info, quantize, recording, remote, trace
+from folovllm.entrypoints.cli import generate, info, quantize, recording, remote, trace
 from folovllm.entrypoints.cli.parser import Parser, one_line
 from folovllm.model_loader.model_files import resolve_model_path
 
@@ -73,8 +73,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"folovllm {__version__}")
     choices = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_commands(choices)
-    generate.extend(choices.choices["generate"])
-    chat.extend(choices.choices["chat"])
+    generate.extend(choices.choices["generate"], choices.choices["chat"])
     own = (module.__name__ for module in (remote, quantize, info))
     served = ("folovllm.serving.command", "folovllm.serving.run_batch")
     for module in (*served, *own, "folovllm.bench.command", trace.__name__):

@@ -105,7 +105,7 @@ class Parser(argparse.ArgumentParser):
                 chosen.error(
                     f"{word} must be left out of {chosen.prog}: {HAS_NOT}; {instead(word[2:].replace('-', '_'))}"
                 )
-            hint = did_you_mean(word, known)
+            hint = did_you_mean(word, known) if word.startswith("-") else ""
             chosen.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         return args
 

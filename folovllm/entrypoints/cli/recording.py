@@ -1,4 +1,4 @@
-"""`--trace FILE`, `--nvtx` and `--watch` for every command that makes an engine.
+"""`--trace FILE` and `--nvtx` for every command that makes an engine.
 
 A command with engines in this process gives them `args.observers`; `serve` gives the options to the engine's process.
 
@@ -18,27 +18,24 @@ Run = Callable[[argparse.Namespace], int]
 
 def extend(commands: Mapping[str, argparse.ArgumentParser]) -> None:
     for name in ("demo", "generate", "chat"):
-        add_recording(commands[name], watch=name != "chat")  # its terminal is the user's
-    add_options(commands["serve"], watch=False, texts=False)  # whose texts are other people's
+        add_recording(commands[name])
+    add_options(commands["serve"], texts=False)  # whose texts are other people's
 
 
-def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True) -> None:
+def add_recording(parser: argparse.ArgumentParser) -> None:
     """Options to record the engines that this command makes in this process."""
-    add_options(parser, watch=watch, texts=True)
+    add_options(parser, texts=True)
     observers = parser.get_default("observers") or ()
     parser.set_defaults(run=_recorded(parser.get_default("run")), observers=observers)
 
 
-def add_options(parser: argparse.ArgumentParser, *, watch: bool, texts: bool) -> None:
+def add_options(parser: argparse.ArgumentParser, *, texts: bool) -> None:
     group = parser.add_argument_group("looking at it")
     text = "write a record of every step; folovllm trace view shows it. A second engine's goes to FILE-2, and so on"
     group.add_argument("--trace", metavar="FILE", help=text)
     text = f"whether the trace has prompts and tokens, or how many (default: {'with' if texts else 'without'} them)"
     group.add_argument("--trace-texts", action=argparse.BooleanOptionalAction, help=text)
     group.add_argument("--nvtx", action="store_true", help="name the parts of each step in NVIDIA's profilers")
-    if watch:
-        text = "a live view of requests, tokens/s, cache and texts; what the command prints comes after it"
-        group.add_argument("--watch", action="store_true", help=text)
 
 
 def recording_options(args: argparse.Namespace, *, texts: bool) -> dict[str, Any]:
@@ -51,10 +48,10 @@ def recording_options(args: argparse.Namespace, *, texts: bool) -> dict[str, Any
 
 def _recorded(run: Run) -> Run:
     def run_recorded(args: argparse.Namespace) -> int:
-        options, is_watched = recording_options(args, texts=True), getattr(args, "watch", False)
-        if args.trace is None and not args.nvtx and not is_watched:
+        options = recording_options(args, texts=True)
+        if args.trace is None and not args.nvtx:
             return run(args)
-        with recording(**options, watch=is_watched) as observe:
+        with recording(**options) as observe:
             args.observers = (*args.observers, observe)
             return run(args)
 
@@ -62,7 +59,7 @@ def _recorded(run: Run) -> Run:
 
 
 @contextmanager
-def recording(trace: str | None, *, trace_texts: bool, nvtx: bool, watch: bool) -> Iterator[Callable[[Any], None]]:
+def recording(trace: str | None, *, trace_texts: bool, nvtx: bool) -> Iterator[Callable[[Any], None]]:
     """Yields what an engine is shown to, and then listens to it until the end of the block."""
     from folovllm.tracing.attach import attach
     from folovllm.tracing.nvtx import attach_nvtx
@@ -74,11 +71,6 @@ def recording(trace: str | None, *, trace_texts: bool, nvtx: bool, watch: bool) 
     with ExitStack() as ending:
         for writer in writers:
             ending.callback(writer.close)
-        watcher = None
-        if watch:
-            from folovllm.entrypoints.cli.watch import Watcher
-
-            watcher = ending.enter_context(Watcher())
 
         def observe(engine: Any) -> None:
             nonlocal num_engines
@@ -89,8 +81,6 @@ def recording(trace: str | None, *, trace_texts: bool, nvtx: bool, watch: bool) 
                 if num_engines > 1:
                     writers.append(TraceWriter(numbered(Path(trace), num_engines)))
                 ending.callback(attach(engine, writers[-1], texts=trace_texts).close)
-            if watcher is not None:
-                ending.callback(watcher.look_at(engine))
 
         yield observe
     if writers:

@@ -7,7 +7,6 @@ vLLM: entrypoints/openai/models/serving.py, entrypoints/serve/lora/
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from itertools import count
@@ -17,6 +16,7 @@ from folovllm.engine.input_processor import InputProcessor
 from folovllm.lora.request import LoRARequest
 from folovllm.serving.openai.body import WholeBody
 from folovllm.serving.openai.errors import APIError
+from folovllm.serving.openai.options import name_and_path
 
 FLAG = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 
@@ -71,15 +71,3 @@ class Adapters:
             {**base, "id": name, "root": request.lora_path, "parent": base["id"]}
             for name, request in self.requests.items()
         ]
-
-
-def name_and_path(module: str) -> tuple[str, str]:
-    """`name=path`, or {"name": …, "path": …} in JSON."""
-    try:
-        if not module.lstrip().startswith("{"):
-            name, path = module.split("=", 1)
-            return name, path
-        given = json.loads(module)
-        return str(given["name"]), str(given["path"])
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"""lora_modules must be NAME=PATH, or '{{"name": …, "path": …}}', got {module!r}""") from None

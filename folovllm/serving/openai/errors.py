@@ -126,6 +126,8 @@ def add_error_handlers(app: FastAPI) -> None:
             error = APIError(503, str(error), code="engine_stuck", headers={"Retry-After": "1"})
         elif isinstance(error, HTTPException) and not isinstance(error, APIError):
             text, path = str(error.detail), request.url.path
+            if error.status_code == 405:
+                text = f"{path} must be asked by {(error.headers or {}).get('Allow')}, got {request.method}"
             if error.status_code == 404:
                 hint = did_you_mean(path, [route.path for route in request.app.routes]) or "GET /docs shows them"
                 text = f"{path} must be a route of this server; {hint}"
@@ -155,7 +157,7 @@ def first_problem(problems: Sequence[Any]) -> APIError:
     top = problems[0]["loc"][:1]
     of_it = [problem for problem in problems if problem["loc"][:1] == top]
     first = max(of_it, key=lambda problem: (problem["type"] in (*_TOO_MUCH, "near"), len(problem["loc"])))
-    param, got = _param(first["loc"]), reprlib.repr(first["input"])
+    param, got = _param(first["loc"]), _as_json(reprlib.repr(first["input"]))
     if first["type"] == "near":
         name = first["ctx"]["name"]
         param, hint = f"{param}.{name}" if param else name, f"did you mean {first['ctx']['near']!r}?"
@@ -192,9 +194,13 @@ _GUIDED = {"guided_decoding": "json, regex, choice or grammar", "guided_json_obj
 """Where structured_outputs does not call it by the rest of its name."""
 
 
+def _as_json(text: str) -> str:
+    return {"None": "null", "True": "true", "False": "false"}.get(text, text)
+
+
 def _wanted(problem: Any) -> str:
     if problem["type"] == "literal_error":
-        return str(problem["ctx"]["expected"])
+        return _as_json(str(problem["ctx"]["expected"]))
     return _WANTED.get(problem["type"]) or re.sub(r"^\w+ should (be )?", "", str(problem["msg"]))
 
 

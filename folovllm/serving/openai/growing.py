@@ -100,9 +100,7 @@ class ItemsServing:
         self.chat, self.serving, self.grows, self.numbers = chat, chat.serving, grows, numbers
 
     async def whole(self, _: Any, turn: Turn) -> bytes:
-        async with aclosing(self.serving.outputs(turn.work)) as outputs:
-            async for _, output in outputs:
-                newest = output
+        (newest,) = await self.serving.finished(turn.work)
         items = self.grows(self.chat.reader(turn.chat, newest), self, turn)
         items.begin(newest)
         await self._grow(items, [(0, True, newest.outputs[0])])

@@ -1,6 +1,6 @@
 """Prometheus metrics: the engine's state as it is asked for it, and histograms of what requests went through.
 
-The names are vLLM's, so that a dashboard that was made for vLLM fills; `--metrics-prefix` says how they begin.
+The names are vLLM's, so that a dashboard that was made for vLLM fills.
 
 vLLM: v1/metrics/loggers.py
 """
@@ -48,8 +48,8 @@ _TEXTS[reader.PER_POS] = "Draft tokens that were accepted, by their position."
 class _EngineState(Collector):
     """Read when it is asked for: nothing is counted twice, and a server that is not asked does nothing for it."""
 
-    def __init__(self, prefix: str, model_name: str, gate: Gate, cache: CacheConfig) -> None:
-        self.prefix, self.model_name, self.gate, self.cache = prefix, model_name, gate, cache
+    def __init__(self, model_name: str, gate: Gate, cache: CacheConfig) -> None:
+        self.model_name, self.gate, self.cache = model_name, gate, cache
         self.snapshots: list[EngineSnapshot] = []
 
     def collect(self) -> Iterator[PrometheusMetric]:
@@ -58,7 +58,7 @@ class _EngineState(Collector):
         for same in zip(*of_each, strict=True):
             kind, more = _FAMILIES[type(same[0])]
             name = same[0].name.removeprefix("vllm:")
-            family = kind(f"{self.prefix}{name}", _TEXTS[name], labels=[*same[0].labels, *more])
+            family = kind(same[0].name, _TEXTS[name], labels=[*same[0].labels, *more])
             for each, found in zip(self.snapshots, same, strict=True):
                 if isinstance(found, reader.Vector):
                     for place, count in enumerate(found.values):
@@ -69,13 +69,13 @@ class _EngineState(Collector):
             yield family
         text = "Tokens that a step computes, drafts aside, from the first time that this was asked for."
         names = [*reader.labels_of(self.model_name)]
-        tokens = HistogramMetricFamily(f"{self.prefix}iteration_tokens_total", text, labels=names)
+        tokens = HistogramMetricFamily("vllm:iteration_tokens_total", text, labels=names)
         for each, its in zip(self.snapshots, labels, strict=True):
             tokens.add_metric([*its.values()], _buckets(STEP_TOKENS, each.steps_by_tokens), each.step_tokens)
         yield tokens
         facts = {name: str(value) for name, value in dataclasses.asdict(self.cache).items()}
         facts["num_gpu_blocks"] = str(sum(each.stats.kv_blocks_total for each in self.snapshots))
-        info = GaugeMetricFamily(f"{self.prefix}cache_config_info", "How the KV cache is laid out.", labels=[*facts])
+        info = GaugeMetricFamily("vllm:cache_config_info", "How the KV cache is laid out.", labels=[*facts])
         info.add_metric([*facts.values()], 1)
         yield info
 
@@ -106,14 +106,14 @@ class _Histogram(Collector):
 class Metrics:
     """A registry for each application: two in a process do not meet. What is counted here is of all its engines."""
 
-    def __init__(self, llm: EngineClient, model_name: str, gate: Gate, prefix: str) -> None:
+    def __init__(self, llm: EngineClient, model_name: str, gate: Gate) -> None:
         self.registry = CollectorRegistry()
         self.labels = labels = reader.labels_of(model_name, "all" if llm.has_replicas else "0")
-        self.llm, self._state = llm, _EngineState(prefix, model_name, gate, llm.engine.config.cache_config)
+        self.llm, self._state = llm, _EngineState(model_name, gate, llm.engine.config.cache_config)
         self.registry.register(self._state)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> _Histogram:
-            made = _Histogram(f"{prefix}{name}", text, labels, buckets)
+            made = _Histogram(f"vllm:{name}", text, labels, buckets)
             self.registry.register(made)
             return made
 
@@ -137,9 +137,9 @@ class Metrics:
         self.params_n = histogram("request_params_n", "Sequences that were asked for.", _N)
         self.params_max_tokens = histogram("request_params_max_tokens", "The most tokens asked for.", _LENGTHS)
         finished = [*labels, "finished_reason"]
-        self._success = Counter(f"{prefix}request_success", "Finished sequences.", finished, registry=self.registry)
+        self._success = Counter("vllm:request_success", "Finished sequences.", finished, registry=self.registry)
         text = "Requests that a step failed."
-        self._failure = Counter(f"{prefix}request_failure", text, [*labels], registry=self.registry)
+        self._failure = Counter("vllm:request_failure", text, [*labels], registry=self.registry)
 
     def failed(self, times: int = 1) -> None:
         self._failure.labels(**self.labels).inc(times)

@@ -6,6 +6,7 @@ vLLM: entrypoints/launchers/cli_args.py
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +47,6 @@ class ServerOptions:
     response_role: the role of answers
     return_tokens_as_token_ids: name tokens by their ids in log-probabilities
     enable_force_include_usage: count the tokens at the end of every stream
-    metrics_prefix: how names at /metrics begin; with vllm: a dashboard for vLLM fills
     unknown_fields: fields that this server does not know: warn leaves them out and says so, refuse answers 400
     root_path: path that a proxy in front puts before this server's own (default: none)
     ssl_certfile: certificate in PEM: the server then speaks HTTPS (default: none)
@@ -85,7 +85,6 @@ class ServerOptions:
     response_role: str = "assistant"
     return_tokens_as_token_ids: bool = False
     enable_force_include_usage: bool = False
-    metrics_prefix: str = "vllm:"
     unknown_fields: Literal["refuse", "warn"] = "warn"
     root_path: str | None = None
     ssl_certfile: str | None = None
@@ -109,10 +108,11 @@ class ServerOptions:
                 "--allow-credentials must be given with origins by their names, got '*': any site could use what a "
                 "browser holds for this server"
             )
-        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", self.metrics_prefix):
-            raise wrong("metrics_prefix", "be the beginning of a name in Prometheus", self.metrics_prefix)
         if self.max_log_len is not None and not self.enable_log_requests:
             raise ValueError(f"max_log_len must be given with enable_log_requests, got {self.max_log_len} without it")
+        names = [name_and_path(module)[0] for module in self.lora_modules]
+        if len(set(names)) < len(names):
+            raise wrong("lora_modules", "have names that differ", list(self.lora_modules))
         if self.chat_template is not None:
             check_template(self.chat_template)
 
@@ -136,3 +136,15 @@ class ServerOptions:
         if self.allowed_hosts or (not self.api_keys and is_loopback(self.host)):
             return [self.host, *self.allowed_hosts]
         return None
+
+
+def name_and_path(module: str) -> tuple[str, str]:
+    """Of an adapter: `name=path`, or {"name": …, "path": …} in JSON."""
+    try:
+        if not module.lstrip().startswith("{"):
+            name, path = module.split("=", 1)
+            return name, path
+        given = json.loads(module)
+        return str(given["name"]), str(given["path"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"""lora_modules must be NAME=PATH, or '{{"name": …, "path": …}}', got {module!r}""") from None

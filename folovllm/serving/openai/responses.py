@@ -27,7 +27,7 @@ from folovllm.serving.openai.serving_chat import ChatServing
 
 # How a chat request calls what is wrong, and how this one does.
 _NAMES = {
-    "messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format",
+    "messages": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format",
     "tool_choice.function.name": "tool_choice.name",
 }  # fmt: skip
 MAX_STORED = 4096

@@ -35,10 +35,8 @@ class OpenAIServing(ABC, Generic[B]):
         """Raises ValueError: what is wrong with the request, by the field's name."""
 
     @abstractmethod
-    def make_answer(
-        self, body: B, work: ServeContext, newest: dict[int, RequestOutput], check: Check
-    ) -> dict[str, Any]:
-        """All but head and usage. `newest`: the finished output of each prompt."""
+    def make_answer(self, body: B, work: ServeContext, found: list[RequestOutput], check: Check) -> dict[str, Any]:
+        """All but head and usage. `found`: the finished output of each prompt."""
 
     @abstractmethod
     def make_chunk(
@@ -55,20 +53,15 @@ class OpenAIServing(ABC, Generic[B]):
         return False
 
     async def whole(self, body: B, work: ServeContext) -> bytes:
-        newest: dict[int, RequestOutput] = {}
-        async with aclosing(self.serving.outputs(work)) as outputs:
-            async for place, output in outputs:
-                newest[place] = output
-        newest = dict(sorted(newest.items()))
+        found = await self.serving.finished(work)
         start = head(self.prefix, self.kind, self.serving.answers_as(work), body.request_id)
 
         def answer(check: Check) -> bytes:
-            counted = {"usage": usage(newest.values(), drop_tokens=work.drop_tokens)}
-            return encoded({**start, **self.make_answer(body, work, newest, check), **counted}, check)
+            counted = {"usage": usage(found, drop_tokens=work.drop_tokens)}
+            return encoded({**start, **self.make_answer(body, work, found, check), **counted}, check)
 
         values = sum(
-            size([(0, not place, choice) for place, choice in enumerate(output.outputs)], output)
-            for output in newest.values()
+            size([(0, not place, choice) for place, choice in enumerate(output.outputs)], output) for output in found
         )
         return await made(answer, self.serving.background, values)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
 from folovllm.serving.openai.background import Check
+from folovllm.serving.openai.errors import naming
 from folovllm.serving.openai.formatting import ChoiceDelta, finite, prompt_rows, token_text
 from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.sampling import to_sampling_params
@@ -45,6 +46,13 @@ class ChatServing(OpenAIServing[ChatRequest]):
         needs_special = use.parser is not None and use.parser.needs_special_tokens
         if (needs_special or self.serving.thinks_in_special_tokens) and body.skip_special_tokens is None:
             more["skip_special_tokens"] = False
+        names = {"logprobs": "top_logprobs"} if body.top_logprobs is not None else {}
+        if body.max_tokens is None:
+            names["max_tokens"] = "max_completion_tokens"
+        with naming(names):
+            return self._context(body, key, check, use, more)
+
+    def _context(self, body: ChatRequest, key: str, check: Check, use: ToolUse, more: dict[str, Any]) -> ServeContext:
         params = to_sampling_params(body, self.serving.defaults, **more)
         if form := use.form():
             params.structured_outputs = form
@@ -81,9 +89,9 @@ class ChatServing(OpenAIServing[ChatRequest]):
         return MessageReader(self.tool_use(body), reasoning)
 
     def make_answer(
-        self, body: ChatRequest, work: ServeContext, newest: dict[int, RequestOutput], check: Check
+        self, body: ChatRequest, work: ServeContext, found: list[RequestOutput], check: Check
     ) -> dict[str, Any]:
-        (output,) = newest.values()
+        (output,) = found
         choices = []
         for choice in output.outputs:
             reader = self.reader(body, output)

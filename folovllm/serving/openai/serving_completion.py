@@ -75,11 +75,11 @@ class CompletionServing(OpenAIServing[CompletionRequest]):
         return {"prompt": prompt, "prompt_token_ids": token_ids}
 
     def make_answer(
-        self, body: CompletionRequest, work: ServeContext, newest: dict[int, RequestOutput], check: Check
+        self, body: CompletionRequest, work: ServeContext, found: list[RequestOutput], check: Check
     ) -> dict[str, Any]:
         choices = [
             self._choice(body, output, (place * work.params.n + choice.index, True, choice), {}, check)
-            for place, output in newest.items()
+            for place, output in enumerate(found)
             for choice in output.outputs
         ]
         return {"choices": choices, "kv_transfer_params": None}

@@ -71,7 +71,7 @@ class ServingEngine:
         self.created = int(time.time())
         self.adapters = Adapters(llm.engine.input_processor, options.names, options.lora_modules)
         self.gate = Gate(llm, options.max_queue)
-        self.metrics = Metrics(llm, self.model_name, self.gate, options.metrics_prefix)
+        self.metrics = Metrics(llm, self.model_name, self.gate)
         self.observers = list[Observer]()
         if options.enable_log_requests:
             self.observers.append(partial(log_request, options.max_log_len))
@@ -240,6 +240,14 @@ class ServingEngine:
                         observed.see(place, output)
                         newest[place] = output
                         yield place, output
+
+    async def finished(self, work: ServeContext) -> list[RequestOutput]:
+        """The last output of each prompt, in their order. Raises APIError: as outputs()."""
+        newest = dict[int, RequestOutput]()
+        async with aclosing(self.outputs(work)) as outputs:
+            async for place, output in outputs:
+                newest[place] = output
+        return [newest[place] for place in sorted(newest)]
 
     async def _one(self, work: ServeContext, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:

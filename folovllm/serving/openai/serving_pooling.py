@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from base64 import b64encode
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import aclosing
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -100,13 +99,10 @@ class PoolingServing:
         self, body: Pooling, key: str, prefix: str, params: PoolingParams, prompts: Callable[[Check], Iterable[Any]],
         finish: Callable[[list[RequestOutput]], Fields],
     ) -> bytes:  # fmt: skip
-        serving, newest = self.serving, dict[int, RequestOutput]()
+        serving = self.serving
         serving.check_model(body.model)
         work = await serving.prepare(lambda check: serving.work(prompts(check), params, body, key, check))
-        async with aclosing(serving.outputs(work)) as outputs:
-            async for place, output in outputs:
-                newest[place] = output
-        found = [newest[place] for place in sorted(newest)]
+        found = await serving.finished(work)
         start = head(prefix, "list", serving.answers_as(work), body.request_id)
         size = sum(len(output.pooling_output or ()) for output in found)
         answer = {**start, **finish(found), "usage": usage(found)}
