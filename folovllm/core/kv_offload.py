@@ -65,19 +65,19 @@ class OffloadingManager:
     def __init__(self, first: int, num_blocks: int, secondary: SecondaryTier | None = None) -> None:
         self.blocks, self.secondary = range(first + 1, first + num_blocks + 1), secondary
         self.num_queries = self.num_hits = 0  # blocks that were looked for behind host memory, and came from there
-        self._jobs: set[int] = set()  # host blocks that the second tier reads or writes
+        self.jobs: set[int] = set()  # host blocks that the second tier reads or writes
         self.clear()
 
     def clear(self) -> None:
         """Nothing is found any more, but for what the second tier has."""
-        self._known: OrderedDict[bytes, HostBlock] = OrderedDict()  # the one used last is last
+        self.known: OrderedDict[bytes, HostBlock] = OrderedDict()  # the one used last is last
         self._loading: dict[bytes, HostBlock] = {}  # from the second tier
         self._waiting: dict[Request, set[bytes]] = {}  # for such blocks
-        self._stores: dict[int, tuple[int, bytes]] = {}  # host block: of the pool's block, with this hash
-        self._loads: dict[int, tuple[int, bytes]] = {}  # the pool's block: from the host block, with this hash
-        self._sources: set[int] = set()  # host blocks that these loads read
-        self._moving: dict[int, bytes] = {}  # host blocks that are written by a step that is not over
-        self._free = [block for block in reversed(self.blocks) if block not in self._jobs]
+        self.stores: dict[int, tuple[int, bytes]] = {}  # host block: of the pool's block, with this hash
+        self.loads: dict[int, tuple[int, bytes]] = {}  # the pool's block: from the host block, with this hash
+        self.sources: set[int] = set()  # host blocks that these loads read
+        self.moving: dict[int, bytes] = {}  # host blocks that are written by a step that is not over
+        self.free = [block for block in reversed(self.blocks) if block not in self.jobs]
 
     def reset_prefix_cache(self) -> None:
         """Nothing is found any more, in no tier."""
@@ -87,68 +87,68 @@ class OffloadingManager:
 
     def store(self, block_hash: bytes, parent: bytes, token_ids: tuple[int, ...], block_id: int) -> None:
         """This block of the pool is full: a copy is made before the next step, if there is none, and room for it."""
-        if block_hash in self._known:
-            self._known.move_to_end(block_hash)
+        if block_hash in self.known:
+            self.known.move_to_end(block_hash)
         elif (host := self._take_free()) is not None:
-            self._known[block_hash] = HostBlock(host, parent, token_ids)
-            self._stores[host] = block_id, block_hash
+            self.known[block_hash] = HostBlock(host, parent, token_ids)
+            self.stores[host] = block_id, block_hash
 
     def _take_free(self, keep: Container[bytes] = ()) -> int | None:
         """A free host block, else that of the block whose last use is longest ago; None: that is one to keep. Passed
         over are those that a load of the next step reads (stores go before loads, and would write over it), that a
         step writes, or that the second tier is at work on."""
-        if self._free:
-            return self._free.pop()
-        busy = (self._sources, self._moving, self._jobs)
-        unused = (key for key, host in self._known.items() if not any(host.block in each for each in busy))
+        if self.free:
+            return self.free.pop()
+        busy = (self.sources, self.moving, self.jobs)
+        unused = (key for key, host in self.known.items() if not any(host.block in each for each in busy))
         oldest = next(unused, None)
         if oldest is None or oldest in keep:
             return None
-        block = self._known.pop(oldest).block
-        self._stores.pop(block, None)
+        block = self.known.pop(oldest).block
+        self.stores.pop(block, None)
         return block
 
     def find(self, block_hash: bytes, parent: bytes, token_ids: Sequence[int]) -> HostBlock | None:
         """As the pool does, it believes a hash only if parent and tokens are the ones that are wanted."""
-        host = self._known.get(block_hash)
+        host = self.known.get(block_hash)
         return host if host is not None and host[1:] == (parent, tuple(token_ids)) else None
 
     def load(self, block_hash: bytes, block_id: int) -> None:
         """Copy what has been found into this block of the pool before the next step."""
-        host = self._known[block_hash].block
-        self._loads[block_id] = host, block_hash
-        self._sources.add(host)
+        host = self.known[block_hash].block
+        self.loads[block_id] = host, block_hash
+        self.sources.add(host)
 
     def add_moves(self, output: SchedulerOutput, pool: BlockPool) -> None:
         """The next step makes these copies. A block may have been handed out again since a load was noted for it, when
         its request was not let in after all: that load would write over another sequence's keys, and is dropped."""
-        output.blocks_to_swap_out += [(block_id, host) for host, (block_id, _) in self._stores.items()]
+        output.blocks_to_swap_out += [(block_id, host) for host, (block_id, _) in self.stores.items()]
         output.blocks_to_swap_in += [
-            (host, block_id) for block_id, (host, key) in self._loads.items() if pool.hash_of(block_id) == key
+            (host, block_id) for block_id, (host, key) in self.loads.items() if pool.hash_of(block_id) == key
         ]
         if self.secondary is not None:
-            self._moving |= {host: key for host, (_, key) in self._stores.items()}
-        self._stores, self._loads, self._sources = {}, {}, set()
+            self.moving |= {host: key for host, (_, key) in self.stores.items()}
+        self.stores, self.loads, self.sources = {}, {}, set()
 
     @property
     def has_stores(self) -> bool:
-        return bool(self._stores)
+        return bool(self.stores)
 
     def moved(self, output: SchedulerOutput) -> None:
         """That step is over: what it has copied may go on to the second tier. The last one first, so that of one prompt
         the beginning is the youngest there."""
         for _, block in reversed(output.blocks_to_swap_out):
-            if self.secondary is not None and (key := self._moving.pop(block, None)) is not None:
-                self._jobs.add(block)
-                self.secondary.submit_store(key, self._known[key])
+            if self.secondary is not None and (key := self.moving.pop(block, None)) is not None:
+                self.jobs.add(block)
+                self.secondary.submit_store(key, self.known[key])
 
     def prefetch(self, request: Request, found: dict[bytes, HostBlock | None]) -> None:
         """These blocks of a prompt are in some tier; HostBlock, whose number means nothing yet: in the second one
         alone, which reads them. The request waits until they are there."""
         assert self.secondary is not None
         self.secondary.touch([*found])
-        for key in found.keys() & self._known.keys():
-            self._known.move_to_end(key)
+        for key in found.keys() & self.known.keys():
+            self.known.move_to_end(key)
         for key, wanted in found.items():
             if wanted is None:
                 continue
@@ -156,7 +156,7 @@ class OffloadingManager:
                 if (block := self._take_free(keep=found)) is None:
                     break
                 self._loading[key] = wanted._replace(block=block)
-                self._jobs.add(block)
+                self.jobs.add(block)
                 self.secondary.submit_load(key, self._loading[key])
             self._waiting.setdefault(request, set()).add(key)
 
@@ -170,20 +170,20 @@ class OffloadingManager:
             return
         for job in self.secondary.get_finished_jobs(wait=wait and bool(self._waiting)):
             key, block = job.key, job.block
-            self._jobs.discard(block)
+            self.jobs.discard(block)
             if job.is_load and (host := self._loading.get(key)) is not None and host.block == block:
                 del self._loading[key]
                 self._waiting = {each: keys - {key} for each, keys in self._waiting.items() if keys != {key}}
-                if job.success and key not in self._known:
-                    self._known[key] = host
+                if job.success and key not in self.known:
+                    self.known[key] = host
                     self.num_hits += 1
-            if key not in self._known or self._known[key].block != block:
-                self._free.append(block)
+            if key not in self.known or self.known[key].block != block:
+                self.free.append(block)
 
     def check_invariants(self) -> None:
         """Each host block is free, or known under one hash, or a job's."""
-        known = [host.block for host in self._known.values()]
-        kept = [*self._free, *known, *(self._jobs - {*known})]
+        known = [host.block for host in self.known.values()]
+        kept = [*self.free, *known, *(self.jobs - {*known})]
         if sorted(kept) != list(self.blocks):
             raise RuntimeError(f"host blocks {sorted(kept)} must be {self.blocks}, each once")
 

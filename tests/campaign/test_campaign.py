@@ -91,7 +91,7 @@ def load_what_came_too_late(patch: pytest.MonkeyPatch) -> None:
     add_moves = OffloadingManager.add_moves
 
     def moving(self: OffloadingManager, output: SchedulerOutput, pool: BlockPool) -> None:
-        add_moves(self, output, SimpleNamespace(hash_of=lambda block: self._loads[block][1]))  # type: ignore[arg-type]
+        add_moves(self, output, SimpleNamespace(hash_of=lambda block: self.loads[block][1]))  # type: ignore[arg-type]
 
     patch.setattr(OffloadingManager, "add_moves", moving)
 

@@ -154,7 +154,7 @@ def test_the_block_used_longest_ago_makes_room() -> None:
 
 def test_a_hash_is_believed_only_with_its_tokens_and_its_parent() -> None:
     offload = with_a_in_host().offload
-    (first, known), (second, behind) = offload._known.items()
+    (first, known), (second, behind) = offload.known.items()
     assert offload.find(first, b"", A[:4]) == known
     assert offload.find(second, first, A[4:8]) == behind
     assert offload.find(second, b"", A[4:8]) is None

@@ -9,7 +9,7 @@ SECOND = HostBlock(5, b"one", (7, 8))
 
 def manager():
     made = OffloadingManager(2, 4)
-    made._known[b"one"], made._known[b"two"] = FIRST, SECOND
+    made.known[b"one"], made.known[b"two"] = FIRST, SECOND
     return made
 
 
@@ -38,7 +38,7 @@ def test_what_another_manager_knows_is_unknown_here():
 def test_what_has_made_room_is_unknown():
     made = manager()
     expect([made.find(b"two", b"one", (7, 8)) for _ in range(2)], [SECOND, SECOND])
-    del made._known[b"two"]
+    del made.known[b"two"]
     expect(made.find(b"two", b"one", (7, 8)), None)
 
 
@@ -73,4 +73,4 @@ def test_nothing_is_changed():
     made.find(b"three", b"", [1, 2])
     made.find(b"one", b"", [1, 3])
     made.find(b"one", b"two", [1, 2])
-    expect(list(made._known.items()), [(b"one", FIRST), (b"two", SECOND)])
+    expect(list(made.known.items()), [(b"one", FIRST), (b"two", SECOND)])

@@ -8,7 +8,7 @@ def tiers(num_blocks, *in_host):
     offload = OffloadingManager(0, 8)
     for key in in_host:
         parent = b"" if key == b"a" else bytes([key[0] - 1])
-        offload._known[key] = HostBlock(offload._free.pop(0), parent, (key[0],))  # 8, 7, 6 …
+        offload.known[key] = HostBlock(offload.free.pop(0), parent, (key[0],))  # 8, 7, 6 …
     return PromotingPool(BlockPool(num_blocks, enable_caching=True), offload)
 
 
@@ -38,7 +38,7 @@ def test_what_the_pool_has_is_not_loaded():
     made = tiers(3, b"a")
     block = cache(made, b"a")
     expect(ask(made, b"a"), block)
-    expect((made.promoted, made.offload._loads), (set(), {}))
+    expect((made.promoted, made.offload.loads), (set(), {}))
 
 
 @invariant(1)
@@ -63,7 +63,7 @@ def test_what_host_memory_has_gets_a_block():
 def test_its_load_is_noted():
     made = tiers(3, b"a")
     block = ask(made, b"a")
-    expect(made.offload._loads, {block: (made.offload._known[b"a"].block, b"a")})
+    expect(made.offload.loads, {block: (made.offload.known[b"a"].block, b"a")})
 
 
 @invariant(2)
@@ -82,7 +82,7 @@ def test_all_that_come_in_are_promoted():
     second = made.get_cached_block(b"b", first, [98], None)
     ask(made, b"a")
     expect(made.promoted, {first, second})
-    expect(made.offload._loads, {first: (8, b"a"), second: (7, b"b")})
+    expect(made.offload.loads, {first: (8, b"a"), second: (7, b"b")})
     expect(made.offload.num_hits, 0)
 
 
@@ -107,7 +107,7 @@ def test_another_parent_is_another_block():
 def test_neither_has_it():
     made = tiers(3, b"a")
     expect(made.get_cached_block(b"z", 0, (122,), None), None)
-    expect((made.pool.num_free, made.held, made.offload._loads), (3, [], {}))
+    expect((made.pool.num_free, made.held, made.offload.loads), (3, [], {}))
 
 
 @invariant(3)
@@ -123,7 +123,7 @@ def test_no_block_is_free():
     made = tiers(2, b"a")
     made.pool.get_new_blocks(2)
     expect(ask(made, b"a"), None)
-    expect((made.held, made.promoted, made.offload._loads), ([], set(), {}))
+    expect((made.held, made.promoted, made.offload.loads), ([], set(), {}))
 
 
 @invariant(4)
@@ -132,8 +132,8 @@ def test_a_hash_that_belongs_to_other_tokens():
     (block,) = made.pool.get_new_blocks(1)
     made.pool.cache_block(block, b"a", 0, (5,), None)
     expect(ask(made, b"a"), None)
-    expect((made.pool.num_free, made.held, made.promoted, made.offload._loads), (2, [], set(), {}))
-    expect(made.offload._sources, set())
+    expect((made.pool.num_free, made.held, made.promoted, made.offload.loads), (2, [], set(), {}))
+    expect(made.offload.sources, set())
 
 
 @invariant(5)

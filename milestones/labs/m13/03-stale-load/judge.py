@@ -26,7 +26,7 @@ def manager(second=None):
 @invariant(1)
 def test_a_store_goes_to_host_memory():
     made, output = manager(), SchedulerOutput()
-    made._stores = {11: (3, b"a"), 12: (4, b"b")}
+    made.stores = {11: (3, b"a"), 12: (4, b"b")}
     made.add_moves(output, Pool())
     expect(output.blocks_to_swap_out, [(3, 11), (4, 12)])
     expect(output.blocks_to_swap_in, [])
@@ -35,9 +35,9 @@ def test_a_store_goes_to_host_memory():
 @invariant(1)
 def test_each_step_has_its_own():
     made, first, second = manager(), SchedulerOutput(), SchedulerOutput()
-    made._stores = {11: (3, b"a")}
+    made.stores = {11: (3, b"a")}
     made.add_moves(first, Pool())
-    made._stores = {12: (4, b"b")}
+    made.stores = {12: (4, b"b")}
     made.add_moves(second, Pool())
     expect([first.blocks_to_swap_out, second.blocks_to_swap_out], [[(3, 11)], [(4, 12)]])
 
@@ -45,7 +45,7 @@ def test_each_step_has_its_own():
 @invariant(2)
 def test_a_load_comes_from_there():
     made, output = manager(), SchedulerOutput()
-    made._loads = {5: (11, b"a"), 6: (12, b"b")}
+    made.loads = {5: (11, b"a"), 6: (12, b"b")}
     made.add_moves(output, Pool(b5=b"a", b6=b"b"))
     expect(output.blocks_to_swap_in, [(11, 5), (12, 6)])
 
@@ -53,7 +53,7 @@ def test_a_load_comes_from_there():
 @invariant(2)
 def test_a_block_that_was_handed_out_again_is_left_alone():
     made, output = manager(), SchedulerOutput()
-    made._loads = {5: (11, b"a"), 6: (12, b"b"), 7: (13, b"c")}
+    made.loads = {5: (11, b"a"), 6: (12, b"b"), 7: (13, b"c")}
     made.add_moves(output, Pool(b5=b"a", b7=b"another"))
     expect(output.blocks_to_swap_in, [(11, 5)])
 
@@ -61,7 +61,7 @@ def test_a_block_that_was_handed_out_again_is_left_alone():
 @invariant(2)
 def test_another_loads_hash_is_not_its_own():
     made, output = manager(), SchedulerOutput()
-    made._loads = {5: (11, b"a"), 6: (12, b"b")}
+    made.loads = {5: (11, b"a"), 6: (12, b"b")}
     made.add_moves(output, Pool(b5=b"b", b6=b"b"))
     expect(output.blocks_to_swap_in, [(12, 6)])
 
@@ -69,7 +69,7 @@ def test_another_loads_hash_is_not_its_own():
 @invariant(2)
 def test_that_another_block_has_the_hash_does_not_help():
     made, output = manager(), SchedulerOutput()
-    made._loads = {5: (11, b"a")}
+    made.loads = {5: (11, b"a")}
     made.add_moves(output, Pool(b7=b"a"))
     expect(output.blocks_to_swap_in, [])
 
@@ -77,7 +77,7 @@ def test_that_another_block_has_the_hash_does_not_help():
 @invariant(2)
 def test_what_is_stored_in_this_step_can_be_loaded():
     made, output = manager(), SchedulerOutput()
-    made._stores, made._loads = {11: (3, b"a")}, {5: (11, b"a")}
+    made.stores, made.loads = {11: (3, b"a")}, {5: (11, b"a")}
     made.add_moves(output, Pool(b5=b"a"))
     expect([output.blocks_to_swap_out, output.blocks_to_swap_in], [[(3, 11)], [(11, 5)]])
 
@@ -86,7 +86,7 @@ def test_what_is_stored_in_this_step_can_be_loaded():
 def test_moves_of_preempted_sequences_stay():
     made = manager()
     output = SchedulerOutput(blocks_to_swap_out=[(7, 2)], blocks_to_swap_in=[(13, 4)])
-    made._stores, made._loads = {11: (3, b"a")}, {5: (12, b"b")}
+    made.stores, made.loads = {11: (3, b"a")}, {5: (12, b"b")}
     made.add_moves(output, Pool(b5=b"b"))
     expect(output.blocks_to_swap_out, [(7, 2), (3, 11)])
     expect(output.blocks_to_swap_in, [(13, 4), (12, 5)])
@@ -95,17 +95,17 @@ def test_moves_of_preempted_sequences_stay():
 @invariant(2)
 def test_dropping_a_load_is_all_that_happens():
     made, known = manager(), HostBlock(11, b"", (1,))
-    made._loads, made._known[b"a"], free = {5: (11, b"a")}, known, list(made._free)
+    made.loads, made.known[b"a"], free = {5: (11, b"a")}, known, list(made.free)
     made.add_moves(SchedulerOutput(), Pool())
-    expect([dict(made._known), made._free], [{b"a": known}, free])
+    expect([dict(made.known), made.free], [{b"a": known}, free])
 
 
 @invariant(3)
 def test_each_is_made_once():
     made = manager()
-    made._stores, made._loads, made._sources = {11: (3, b"a")}, {5: (12, b"b")}, {12}
+    made.stores, made.loads, made.sources = {11: (3, b"a")}, {5: (12, b"b")}, {12}
     made.add_moves(SchedulerOutput(), Pool(b5=b"b"))
-    expect((made._stores, made._loads, made._sources), ({}, {}, set()))
+    expect((made.stores, made.loads, made.sources), ({}, {}, set()))
     output = SchedulerOutput()
     made.add_moves(output, Pool(b5=b"b"))
     expect((output.blocks_to_swap_out, output.blocks_to_swap_in), ([], []))
@@ -114,22 +114,22 @@ def test_each_is_made_once():
 @invariant(3)
 def test_a_dropped_load_is_not_noted_any_more():
     made = manager()
-    made._loads, made._sources = {5: (12, b"b"), 6: (11, b"a")}, {12, 11}
+    made.loads, made.sources = {5: (12, b"b"), 6: (11, b"a")}, {12, 11}
     made.add_moves(SchedulerOutput(), Pool(b6=b"a"))
-    expect((made._loads, made._sources), ({}, set()))
+    expect((made.loads, made.sources), ({}, set()))
 
 
 @invariant(4)
 def test_a_second_tier_will_ask_for_them():
     made = manager(second=object())
-    made._moving, made._stores, made._loads = {13: b"c"}, {11: (3, b"a"), 12: (4, b"b")}, {5: (14, b"d")}
+    made.moving, made.stores, made.loads = {13: b"c"}, {11: (3, b"a"), 12: (4, b"b")}, {5: (14, b"d")}
     made.add_moves(SchedulerOutput(), Pool(b5=b"d"))
-    expect(made._moving, {13: b"c", 11: b"a", 12: b"b"})
+    expect(made.moving, {13: b"c", 11: b"a", 12: b"b"})
 
 
 @invariant(4)
 def test_without_one_nobody_does():
     made = manager()
-    made._moving, made._stores = {13: b"c"}, {11: (3, b"a")}
+    made.moving, made.stores = {13: b"c"}, {11: (3, b"a")}
     made.add_moves(SchedulerOutput(), Pool())
-    expect(made._moving, {13: b"c"})
+    expect(made.moving, {13: b"c"})

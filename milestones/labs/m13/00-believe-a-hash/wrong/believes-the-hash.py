@@ -1,3 +1,3 @@
 class OffloadingManager:
     def find(self, block_hash, parent, token_ids):
-        return self._known.get(block_hash)
+        return self.known.get(block_hash)

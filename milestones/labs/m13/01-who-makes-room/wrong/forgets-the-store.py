@@ -1,11 +1,11 @@
 class OffloadingManager:
     def _take_free(self, keep=()):
-        if self._free:
-            return self._free.pop()
-        for key, host in self._known.items():
-            if host.block not in self._sources and host.block not in self._moving and host.block not in self._jobs:
+        if self.free:
+            return self.free.pop()
+        for key, host in self.known.items():
+            if host.block not in self.sources and host.block not in self.moving and host.block not in self.jobs:
                 if key in keep:
                     return None
-                del self._known[key]
+                del self.known[key]
                 return host.block
         return None
