@@ -61,8 +61,8 @@ NOT_YET = {
     "m13": Size(lines=27_610),
     "around": Size(lines=12_560),
     "root": Size(lines=40_139),
-    "milestones": Size(lines=53_962),
-    "tests": Size(lines=65_127),
+    "milestones": Size(lines=53_961),
+    "tests": Size(lines=64_907),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 
