@@ -65,10 +65,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Of what is left, one test in `--share`. pytest-randomly gives each worker the same seed, so all draw the same."""
     share = config.option.share
     if share > 1 and items:
-        names = sorted(item.nodeid for item in items)
-        drawn = set(random.Random(_seed(config)).sample(names, -(-len(names) // share)))
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
-        items[:] = [item for item in items if item.nodeid in drawn]
+        names = sorted({_drawn_as(item) for item in items})
+        drawn = {*random.Random(_seed(config)).sample(names, -(-len(names) // share)), "always"}
+        config.hook.pytest_deselected(items=[item for item in items if _drawn_as(item) not in drawn])
+        items[:] = [item for item in items if _drawn_as(item) in drawn]
+
+
+def _drawn_as(item: pytest.Item) -> str:
+    """Under its own name, or under its file's where all the tests of one look at what is made once for them."""
+    if item.get_closest_marker("always"):
+        return "always"
+    return item.nodeid.partition("::")[0] if item.get_closest_marker("together") else item.nodeid
 
 
 def _seed(config: pytest.Config) -> int:

@@ -1,4 +1,7 @@
-"""A Chinese page's code boxes speak Chinese: the comments are laid over, the code stays, and no entry grows old."""
+"""A Chinese page's code boxes speak Chinese: the comments are laid over, the code stays, and no entry grows old.
+
+How they are laid over, the pages themselves show: `make docs` compares them with what is written anew.
+"""
 
 from __future__ import annotations
 
@@ -10,65 +13,6 @@ import pytest
 
 from milestones.site import comment_entries, comments, render, source
 from milestones.site.directives import parse_directive
-
-SOURCE = '''\
-# The limit,
-# in tokens.
-LIMIT = 4  # four
-
-
-def grow(by: int) -> str:
-    r"""Grow by `by`.
-
-        1 ─▶ 2
-    """
-    # [num_tokens]
-    text = """no docstring"""  # noqa: E501
-    return text + "# no comment"
-'''
-CHINESE = {
-    "The limit, in tokens.": "上限，以 token 计。",
-    "four": "四",
-    "Grow by `by`. 1 ─▶ 2": "增加 `by`。\n\n    1 ─▶ 2",
-}
-LAID = '''\
-# 上限，以 token 计。
-LIMIT = 4  # 四
-
-
-def grow(by: int) -> str:
-    r"""增加 `by`。
-
-        1 ─▶ 2
-    """
-    # [num_tokens]
-    text = """no docstring"""  # noqa: E501
-    return text + "# no comment"'''
-
-
-def test_every_comment_of_the_core_path_has_its_chinese_and_every_entry_is_shown():
-    """What is missing: python -m milestones.site comments --update."""
-    assert comment_entries.problems(comment_entries.look()) == []
-
-
-def test_comments_and_docstrings_are_laid_over_and_nothing_else():
-    assert comments.laid_over(SOURCE, CHINESE, is_doc=False) == LAID
-    assert comments.laid_over(SOURCE, {}, is_doc=False) == SOURCE.rstrip("\n")
-
-
-def test_a_shape_and_a_linter_s_mark_are_no_prose():
-    assert [text.said for text in comments.texts(SOURCE) if text.is_prose] == [
-        "The limit,\nin tokens.",
-        "four",
-        "Grow by `by`.\n\n    1 ─▶ 2",
-    ]
-
-
-def test_a_long_line_is_broken_before_no_closing_mark_and_in_no_name():
-    assert comments.broken("先取 `num_blocks` 块，再放回。", 12) == ["先取", "`num_blocks`", "块，再放回。"]
-    assert comments.broken("一二三，四五六七八", 14) == ["一二三，", "四五六七八"]
-    assert comments.broken("a  b ─▶ " + "很" * 20, 12) == ["a  b ─▶ " + "很" * 20]  # laid out by hand
-    assert comments.broken("    一二三四五六", 12) == ["    一二三四", "        五六"]
 
 
 @pytest.fixture

@@ -122,6 +122,7 @@ def numbers(lang: str, page: str, piece: str) -> tuple[int, ...]:
     return tuple(int(number.replace(",", "")) for number in ([found[0]] if isinstance(found[0], str) else found[0]))
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(("page", "english", "chinese", "values"), SAID)
 def test_a_number_of_a_page_is_the_codes(page: str, english: str, chinese: str, values: tuple[int, ...]) -> None:
     assert numbers("en", page, english) == values

@@ -122,11 +122,6 @@ def test_the_command_prints_the_place_and_exits_1(tmp_path: Path) -> None:
     assert "parity: 1 differences" in result.stdout
 
 
-@pytest.mark.exhaustive  # `make docs` says it of every change, too
-def test_the_pages_of_this_repository_are_alike() -> None:
-    assert [f"{d.where}: {d.what}" for d in compare(ROOT / "docs")] == []
-
-
 TAGGED = ('class="question" markdown="1"><summary>Why?', 'class="question {}" markdown="1"><summary>Why? <em>{}</em>')
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import run_example
+from tests.helpers import Printed
 
 SAYS = {
     "m1_generate.py": ["'Once upon a time': 4 prompt tokens", "  [1] ", "finish_reason 'stop'", "ms per token"],
@@ -29,18 +29,18 @@ SAYS = {
 
 
 @pytest.fixture(scope="module")
-def printed(has_bf16_units: str) -> dict[str, str]:
-    return {name: run_example(name, has_bf16_units) for name in SAYS}
+def printed(has_bf16_units: str) -> Printed:
+    return Printed(has_bf16_units)
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_example_says_what_it_sets_out_to_say(name: str, printed: dict[str, str]) -> None:
+def test_example_says_what_it_sets_out_to_say(name: str, printed: Printed) -> None:
     for text in SAYS[name]:
         assert text in printed[name]
 
 
 def test_the_same_seed_gives_the_same_text_in_the_sampling_example(
-    printed: dict[str, str],
+    printed: Printed,
 ) -> None:
     lines = printed["m1_sampling.py"].splitlines()
     by_label = {line[:34].strip(): line[34:] for line in lines}
@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_text_in_the_sampling_example(
     assert by_label["temperature 0.7"] != by_label["temperature 0.7, another seed"]
 
 
-def test_fluent_text_is_less_perplexing_than_shuffled(printed: dict[str, str]) -> None:
+def test_fluent_text_is_less_perplexing_than_shuffled(printed: Printed) -> None:
     lines = [line for line in printed["m1_logprobs.py"].splitlines() if line.startswith("perplexity")]
     fluent, shuffled = (float(line.split()[1]) for line in lines)
     assert fluent < shuffled

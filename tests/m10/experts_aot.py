@@ -6,13 +6,11 @@ Run as a program, outside of pytest: there, without a GPU, Triton interprets.
 from __future__ import annotations
 
 import json
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from folovllm.layers.kernels import experts
-from tests.m4.attention_aot import compile_kernel
+from tests.m4.attention_aot import compile_all, compile_kernel
 
 TYPES = {"order_ptr": "*i64", "ends_ptr": "*i64", "experts_ptr": "*i64", "weights_ptr": "*fp32"}
 # As Qwen3-30B-A3B has them, of 128 experts: the dtype, the pairs of tokens and experts, and whether by the dtype alone.
@@ -40,8 +38,7 @@ def compile_case(name: str) -> dict[str, Any]:
 def main() -> None:
     names = [f"{kernel}: {case}" for kernel in ("gate_up", "down") for case in CASES]
     names += ["route: float32", "group: few rows", "combine: few rows"]
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        json.dump(dict(zip(names, pool.map(compile_case, names), strict=True)), sys.stdout)
+    json.dump(compile_all(compile_case, names), sys.stdout)
 
 
 if __name__ == "__main__":

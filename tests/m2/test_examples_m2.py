@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import run_example
+from tests.helpers import Printed
 
 ROOT = Path(__file__).parents[2]
 SAYS = {
@@ -22,17 +22,17 @@ SAYS = {
 
 
 @pytest.fixture(scope="module")
-def printed(has_bf16_units: str) -> dict[str, str]:
-    return {name: run_example(name, has_bf16_units) for name in SAYS}
+def printed(has_bf16_units: str) -> Printed:
+    return Printed(has_bf16_units)
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_example_says_what_it_sets_out_to_say(name: str, printed: dict[str, str]) -> None:
+def test_example_says_what_it_sets_out_to_say(name: str, printed: Printed) -> None:
     for text in SAYS[name]:
         assert text in printed[name]
 
 
-def test_never_more_than_three_marks_stand_under_a_step(printed: dict[str, str]) -> None:
+def test_never_more_than_three_marks_stand_under_a_step(printed: Printed) -> None:
     lines = [line for line in printed["m2_arrivals.py"].splitlines() if re.search(r" \d+ \+ \d+ ", line)]
     assert len(lines) == 7
     # A Chinese character is two columns wide.
@@ -42,7 +42,7 @@ def test_never_more_than_three_marks_stand_under_a_step(printed: dict[str, str])
     assert sum(running) == 70
 
 
-def test_more_load_brings_more_throughput_and_then_less_goodput(printed: dict[str, str]) -> None:
+def test_more_load_brings_more_throughput_and_then_less_goodput(printed: Printed) -> None:
     rows = [line.strip("│ ").split("│") for line in printed["m2_load.py"].splitlines() if " offered " in line]
     throughput, goodput = ([float(row[column]) for row in rows] for column in (1, 6))
     assert throughput == sorted(throughput)
@@ -51,7 +51,7 @@ def test_more_load_brings_more_throughput_and_then_less_goodput(printed: dict[st
     assert goodput[-1] < 0.1 < 0.8 < max(goodput)
 
 
-def test_the_question_waits_less_by_priority(printed: dict[str, str]) -> None:
+def test_the_question_waits_less_by_priority(printed: Printed) -> None:
     found = re.search(r"waits (\d+) steps first come first served, (\d+) by priority", printed["m2_priority.py"])
     fcfs, priority = map(int, found.groups())
     assert 0 < priority < fcfs / 2

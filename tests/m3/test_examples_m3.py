@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import run_example
-
-NAMES = ["m3_forks.py", "m3_beam_search.py", "m3_preemption.py"]
+from tests.helpers import Printed
 
 
 @pytest.fixture(scope="module")
-def printed(has_bf16_units: str) -> dict[str, str]:
-    return {name: run_example(name, has_bf16_units) for name in NAMES}
+def printed(has_bf16_units: str) -> Printed:
+    return Printed(has_bf16_units)
 
 
-def test_forks_share_the_prompt_copy_its_last_block_and_leave_nothing(printed: dict[str, str]) -> None:
+def test_forks_share_the_prompt_copy_its_last_block_and_leave_nothing(printed: Printed) -> None:
     text = printed["m3_forks.py"]
     first, second = text.split("after step 2")
     assert first.count("1×4 2×4") == 4  # four tables, the same two blocks
@@ -23,14 +21,14 @@ def test_forks_share_the_prompt_copy_its_last_block_and_leave_nothing(printed: d
     assert text.strip().endswith("blocks in use at the end: 0")
 
 
-def test_more_beams_never_find_a_less_likely_text(printed: dict[str, str]) -> None:
+def test_more_beams_never_find_a_less_likely_text(printed: Printed) -> None:
     lines = printed["m3_beam_search.py"].splitlines()
     logprobs = {line[:24].strip(): float(line.split("=")[1].split()[0]) for line in lines[:4]}
     assert logprobs["greedy"] < logprobs["best of 4 beams"]
     assert logprobs["best of 2 beams"] <= logprobs["best of 8 beams"]
 
 
-def test_preemption_is_seen_and_changes_no_token(printed: dict[str, str]) -> None:
+def test_preemption_is_seen_and_changes_no_token(printed: Printed) -> None:
     roomy, recompute, swap = printed["m3_preemption.py"].split(" preemptions in ")[:3]
     assert roomy.endswith("200 blocks: 0")
     assert not recompute.endswith(" 0")

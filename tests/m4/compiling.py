@@ -20,6 +20,8 @@ needs_assembler = pytest.mark.skipif(
     platform.system() != "Linux" or platform.machine() != "x86_64",
     reason="NVIDIA's assembler comes with the wheels for Linux on x86-64",
 )
+compiled_once = [pytest.mark.exhaustive, pytest.mark.together, needs_assembler]
+"""Of a file whose tests all look at kernels that a compiler makes once for them, which takes long."""
 
 
 def compiled_by(program: str, folder: Path, *words: str, capability: int | str = 90) -> Kernels:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.m4.compiling import Kernels, compiled_by, needs_assembler
+from tests.m4.compiling import Kernels, compiled_by, compiled_once
 
 pytest.importorskip("triton")
-pytestmark = [pytest.mark.exhaustive, needs_assembler]  # ten kernels through a compiler: a quarter of a minute
+pytestmark = compiled_once  # ten kernels through a compiler: a quarter of a minute
 
 SHARED_MEMORY = 227 << 10  # of an SM, for its programs
 SYSTEM_SHARED = 1 << 10  # what the system takes of it for each

@@ -6,16 +6,17 @@ import re
 
 import pytest
 
-from tests.helpers import run_example
-
-NAMES = ["m5_chunked_prefill.py", "m5_budget.py", "m5_load.py"]
+from tests.helpers import Printed
 
 
 @pytest.fixture(scope="module")
-def printed(has_bf16_units: str) -> dict[str, str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "120")
-        return {name: run_example(name, has_bf16_units) for name in NAMES}
+def printed(has_bf16_units: str) -> Printed:
+    return Printed(has_bf16_units)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
 
 
 def steps(drawing: str) -> list[tuple[int, int]]:
@@ -25,20 +26,20 @@ def steps(drawing: str) -> list[tuple[int, int]]:
     return [(int(decoded), int(prompt)) for _, decoded, prompt in rows]
 
 
-def test_a_whole_prompt_takes_one_step_and_chunks_take_what_the_budget_leaves(printed: dict[str, str]) -> None:
+def test_a_whole_prompt_takes_one_step_and_chunks_take_what_the_budget_leaves(printed: Printed) -> None:
     whole, chunks = printed["m5_chunked_prefill.py"].split("In chunks beside the decodes, 128 tokens in a step")
     assert steps(whole)[3:6] == [(8, 0), (8, 500), (9, 0)]
     assert steps(chunks)[3:10] == [(8, 0), *[(8, 120)] * 4, (8, 20), (9, 0)]
 
 
-def test_chunks_change_no_token(printed: dict[str, str]) -> None:
+def test_chunks_change_no_token(printed: Printed) -> None:
     text = printed["m5_chunked_prefill.py"]
     most = dict(re.findall(r"^(whole|chunks) +(\d+) +\d+\.\d ms", text, re.MULTILINE))
     assert most == {"whole": "508", "chunks": "128"}
     assert text.strip().endswith("the same tokens: True")
 
 
-def test_a_smaller_budget_makes_smaller_steps_and_more_of_them(printed: dict[str, str]) -> None:
+def test_a_smaller_budget_makes_smaller_steps_and_more_of_them(printed: Printed) -> None:
     rows = [
         [cell.strip() for cell in line.strip("│").split("│")]
         for line in printed["m5_budget.py"].splitlines()
@@ -52,7 +53,7 @@ def test_a_smaller_budget_makes_smaller_steps_and_more_of_them(printed: dict[str
     assert [budget for budget, *_ in found] == [16, 32, 64, 128, 256, 640]
 
 
-def test_a_budget_flattens_the_load_and_shortens_the_worst_gap(printed: dict[str, str]) -> None:
+def test_a_budget_flattens_the_load_and_shortens_the_worst_gap(printed: Printed) -> None:
     found = re.findall(r"budget +(\d+): .* at most +(\d+) tokens, worst gap +([\d.]+)", printed["m5_load.py"])
     (_, whole, gap), *chunks = [(int(budget), int(largest), float(worst)) for budget, largest, worst in found]
     assert whole > 200

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.m4.compiling import Kernels, compiled_by, needs_assembler
+from tests.m4.compiling import Kernels, compiled_by, compiled_once
 
 pytest.importorskip("triton")
-pytestmark = [pytest.mark.exhaustive, needs_assembler]  # some kernels through a compiler
+pytestmark = compiled_once  # some kernels through a compiler
 
 
 @pytest.fixture(scope="module")

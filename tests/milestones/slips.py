@@ -1,4 +1,4 @@
-"""Wrong solutions as learners write them: each is one change of the milestone's own code.
+"""Wrong solutions as learners write them: each is one change of the milestone's own code, and none is in wrong/.
 
 (what is replaced, what by, the mistakes whose message would be true)
 """
@@ -45,7 +45,6 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
         ("columns >= candidates.keep", "columns > candidates.keep", set()),
     ],
     "m1/penalties": [
-        ("torch.where(values > 0, values / penalty, values * penalty)", "values / penalty", {"divides-all"}),
         ("(counts > 0)", "counts", set()),
         ("params = row.params", "params = self.rows[0].params", {"one-setting-for-all"}),
     ],
@@ -55,7 +54,6 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
         ("num_added - len(stop) + 1", "num_added", {"looks-at-the-new-text"}),
     ],
     "m1/half-a-character": [
-        ("whole if final else whole.removesuffix(REPLACEMENT)", "whole", {"shows-half-characters"}),
         ("if added and not final", "if not final", {"moves-for-nothing"}),
     ],
     "m2/the-line": [
@@ -94,7 +92,6 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
     ],
     "m4/graph-sizes": [("index < len(sizes)", "index <= len(sizes)", set())],
     "m4/run-ahead": [("num_output + 1 >= max_tokens", "num_output >= max_tokens", {"one-token-late"})],
-    "m5/threshold": [("-(-num_tokens // 2)", "num_tokens // 2", {"rounds-down"})],
     "m6/block-hash": [
         ("self._hashes[-1] + array", "array", {"tokens-alone"}),
         ("array(\"q\", token_ids)", "array(\"q\", [t & 0xFFFF for t in token_ids])", set()),

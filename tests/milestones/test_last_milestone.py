@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+import pytest
+
 from milestones.chain import AFTER, Course, comes_after
 from milestones.site.source import ROOT
 from milestones.sources import working_tree
 
+pytestmark = pytest.mark.always
 COURSE = Course.load(working_tree(ROOT))
 ROOMS = (
     "attention", "core", "csrc", "distributed", "engine", "layers", "models", "quantize", "sample", "spec_decode",

@@ -50,6 +50,7 @@ def test_the_first_sample_is_what_a_user_of_vllm_writes(name: str) -> None:
     assert [field for field in gone if field in code] == []
 
 
+@pytest.mark.always
 def test_both_readmes_have_the_same_parts() -> None:
     texts = [(ROOT / name).read_text(encoding="utf-8") for name in READMES]
     shapes = [[len(level) for level in re.findall(r"^(#+) ", text, flags=re.MULTILINE)] for text in texts]
@@ -86,12 +87,14 @@ FIGURES = [
 ]
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("name", READMES)
 def test_the_figures_are_those_of_the_measurements(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert [figure for figure in FIGURES if figure not in text] == []
 
 
+@pytest.mark.always
 @pytest.mark.parametrize(
     ("name", "patterns"),
     [
@@ -109,6 +112,7 @@ def test_the_counts_are_those_of_the_course(name: str, patterns: tuple[str, str,
     assert [int(size.replace(",", "")) for size in sizes] == lines
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("name", ["docs/en/course.md", "docs/zh/course.md"])
 def test_the_exercise_is_shown_in_the_words_that_it_has(name: str) -> None:
     course = Course.load(working_tree(ROOT))

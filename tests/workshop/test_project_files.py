@@ -9,12 +9,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import folovllm
 from workshop.first_hour_notebook import CODESPACE, COLAB, NOTEBOOK
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.always
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 TEXTS = ("**/*.md", "folovllm/**/*.py", "examples/*", "workshop/**/*.py", "milestones/**/*.py", "mkdocs*.yml")
 

@@ -9,19 +9,10 @@ from pathlib import Path
 import pytest
 
 from folovllm.entrypoints.cli.main import main
-from workshop.simulate_figures import LOADS, PICTURES, draw, stored
+from workshop.simulate_figures import LOADS, stored
 
 MEASURED = {"cpu_s", "faster"}
 """What depends on the machine that simulates."""
-
-
-def test_a_bar_is_as_long_as_its_share_of_the_longest() -> None:
-    rows = [{"setting": "budget 1", "ttft_p95_ms": 50.0, "itl_p99_ms": 9.0},
-            {"setting": "budget 2", "ttft_p95_ms": 100.0, "itl_p99_ms": 9.0}]  # fmt: skip
-    lines = draw(PICTURES["simulate-budget"], rows).splitlines()
-    assert [line.split('width="')[1].split('"')[0] for line in lines if 'height="24"' in line] == [
-        "100", "200", "200", "200"
-    ]  # fmt: skip
 
 
 def test_the_simulator_still_says_what_is_stored(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.m4.compiling import Kernels, compiled_by, needs_assembler
+from tests.m4.compiling import Kernels, compiled_by, compiled_once
 
 pytest.importorskip("triton")
-pytestmark = [pytest.mark.exhaustive, needs_assembler]  # six kernels through a compiler: ten seconds
+pytestmark = compiled_once  # six kernels through a compiler: ten seconds
 
 REGISTERS = 65536  # of a multiprocessor
 

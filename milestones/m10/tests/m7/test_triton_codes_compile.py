@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.m4.compiling import Kernels, compiled_by, needs_assembler
+from tests.m4.compiling import Kernels, compiled_by, compiled_once
 
 pytest.importorskip("triton")
-pytestmark = [pytest.mark.exhaustive, needs_assembler]  # more than a dozen kernels through a compiler: half a minute
+pytestmark = compiled_once  # more than a dozen kernels through a compiler: half a minute
 
 
 @pytest.fixture(scope="module")
