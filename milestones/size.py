@@ -49,20 +49,20 @@ LIMITS = {
     "m11": Size(lines=22_650, cpp=3_150),
     "m12": Size(lines=23_100, cpp=3_230),
     "m13": Size(lines=23_700, cpp=3_230),
-    "around": Size(lines=10_500),
+    "around": Size(lines=12_286),
     "root": Size(lines=33_750, cpp=3_230),
-    "milestones": Size(lines=33_000),
-    "tests": Size(lines=48_000),
+    "milestones": Size(lines=54_645),
+    "tests": Size(lines=65_170),
 }
 NOT_YET = {
     "m6": Size(step_functions=84),
-    "m11": Size(lines=26_269),
-    "m12": Size(lines=27_122),
-    "m13": Size(lines=27_807),
-    "around": Size(lines=12_560),
-    "root": Size(lines=40_336),
-    "milestones": Size(lines=54_672),
-    "tests": Size(lines=65_448),
+    "m11": Size(lines=26_216),
+    "m12": Size(lines=27_068),
+    "m13": Size(lines=27_753),
+    "around": Size(lines=12_286),
+    "root": Size(lines=40_008),
+    "milestones": Size(lines=54_645),
+    "tests": Size(lines=65_170),
 }
 """What is beyond its limit still: today's size, which may not grow."""
 
