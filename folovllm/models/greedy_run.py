@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from folovllm.layers.compiled_ops import CompiledLinear
 from folovllm.layers.linear import Embedding, Linear
@@ -18,6 +19,7 @@ from folovllm.models.decoder import Decoder
 from folovllm.models.eagle import EagleHead
 from folovllm.models.one_call import OneCallOps, Prepared
 from folovllm.utils.cpu_kernels import DTYPE_NAMES, INT, POINTER, function, library
+from folovllm.utils.recycled_memory import empty_in_huge_pages
 
 
 class Run(Structure):
@@ -37,6 +39,22 @@ def prepared_run(decoder: Decoder, lm_head: Linear) -> Prepared | None:
     if not isinstance(decoder.ops, OneCallOps) or not isinstance(lm_head.method, CompiledLinear):
         return None
     return decoder.ops.prepared_for(decoder.layers, decoder.norm)
+
+
+def in_bfloat16(linear: Linear) -> Linear:
+    """The same product, bit for bit, which reads half the bytes: where our compiled code computes it in float32 and its
+    weight has bfloat16 numbers, as most files do. Else `linear` itself. On a Xeon a row is 1.3 to 1.6 times as fast,
+    and from 13 rows on slower, up to 1.25 times."""
+    wide = linear.weight.detach()
+    if not isinstance(linear.method, CompiledLinear) or wide.dtype != torch.float32:
+        return linear
+    narrow = empty_in_huge_pages(wide.shape, torch.bfloat16).copy_(wide)
+    if not bool((narrow == wide).all()):
+        return linear
+    with torch.device("meta"):
+        same = Linear(linear.in_features, linear.out_features, method=linear.method)
+    same.weight = nn.Parameter(narrow, requires_grad=False)
+    return same
 
 
 def greedy_run(

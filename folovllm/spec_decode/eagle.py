@@ -24,7 +24,7 @@ import torch
 from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
 from folovllm.layers.linear import Linear
 from folovllm.models.eagle import EagleHead
-from folovllm.models.greedy_run import greedy_run, prepared_run
+from folovllm.models.greedy_run import greedy_run, in_bfloat16, prepared_run
 from folovllm.request import Sequence
 from folovllm.sample.sampler import greedy
 from folovllm.spec_decode.draft_model import block_tables, forward_inputs, tokens_between
@@ -49,7 +49,8 @@ class EagleProposer(Proposer):
     def __init__(
         self, head: EagleHead, lm_head: Linear, kv_cache: KVCache, num_swap_blocks: int, device: torch.device
     ) -> None:
-        self.head, self.lm_head, self.kv_cache, self.device = head, lm_head, kv_cache, device
+        self.head, self.kv_cache, self.device = head, kv_cache, device
+        self.lm_head = in_bfloat16(lm_head)  # most of what a guess reads
         self.dtype = kv_cache.tensors[0].dtype
         self.mover = (PinnedBlockMover if device.type == "cuda" else BlockMover)(kv_cache, num_swap_blocks)
         for tensor in kv_cache.tensors:  # a slot may be read that was never written, and 0 * nan is nan
@@ -57,7 +58,6 @@ class EagleProposer(Proposer):
         self._held: dict[str, tuple[int, torch.Tensor]] = {}
         """How many tokens of a sequence have keys here; hidden states, [any, hidden], from one before the next on."""
 
-    @torch.inference_mode()
     def read(self, seqs: list[Sequence], nums: list[int], hidden: torch.Tensor) -> None:
         """Keep the hidden states of this step, hidden[:nums[0]] of seqs[0] and so on, which begin at the position
         seq.num_computed_tokens: behind those that are kept already, but for rows of wrong guesses. A sequence of which
@@ -77,7 +77,6 @@ class EagleProposer(Proposer):
         if behind:
             self._catch_up(behind)
 
-    @torch.inference_mode()
     def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
         """The head's likeliest continuation of each sequence, counts[i] tokens."""
         drafts: list[list[int]] = [[] for _ in seqs]

@@ -16,11 +16,17 @@ from transformers import AutoModelForCausalLM
 from folovllm import LLM, SamplingParams
 from folovllm.engine.builder.proposer import HEAD_FOLDER
 from folovllm.errors import ModelLoadError
+from folovllm.layers.compiled_ops import CompiledLinear, compiled_unavailable_reason
+from folovllm.layers.linear import Linear
 from folovllm.model_loader.model_files import EMBEDDED_FOLDER
+from folovllm.models.greedy_run import in_bfloat16
 from tests.helpers import hf_greedy
 from tests.m8.eagle_support import PREFIX, HeadOracle, mimo_folder, mimo_target, watch_guesses
 from tests.m8.support import guess_always
 
+needs_kernels = pytest.mark.skipif(
+    compiled_unavailable_reason(torch.float32) is not None, reason="the CPU kernels cannot run"
+)
 STORY = [299, 402, 15, 277, 1000, 12, 9, 310, 44, 71, 5]
 PROMPTS = [STORY * 3, [7, 7, 1], list(range(20, 60)), [*STORY * 3, 9], [5]]
 NEW = 24
@@ -130,6 +136,22 @@ def test_a_head_in_the_models_own_files(tmp_path: Path, monkeypatch: pytest.Monk
         assert guess == oracle.says(token_ids, len(guess))
     plain = LLM(str(folder), dtype="float32", device="cpu", skip_tokenizer_init=True)  # it can do without its head
     assert tokens(plain, prompts=prompts[:1]) == [[hf_greedy(target, prompts[0], NEW)]]
+
+
+@needs_kernels
+def test_the_lm_head_is_read_in_half_the_bytes_where_that_changes_no_bit() -> None:
+    """A file's numbers are mostly bfloat16, also where a model computes in float32."""
+    llm = drafting()
+    asked = llm.engine.runner.speculation.proposer.lm_head
+    assert asked.weight.dtype == torch.bfloat16
+    assert llm.engine.runner.model.lm_head.weight.dtype == torch.float32
+    for rows in (1, 5, 40):
+        x = torch.randn(rows, asked.in_features)
+        assert torch.equal(asked(x), llm.engine.runner.model.lm_head(x))
+    wide = Linear(32, 64, method=CompiledLinear())
+    wide.weight.data = torch.full((64, 32), 1 + 2**-12)  # no bfloat16 number
+    wide.method.process_weights_after_loading(wide)
+    assert in_bfloat16(wide) is wide
 
 
 def head_with(
