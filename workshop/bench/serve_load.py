@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> Report:
     load = _load(args)
     given = {name: getattr(args, name) for name in ENGINE if name in args}
     if args.base_url is not None:
-        looks = [name for name in ("trace", "nvtx", "watch") if getattr(args, name)]
+        looks = [name for name in ("trace", "nvtx") if getattr(args, name)]
         engines = [name for name, value in given.items() if name != "seed" and value != HERE.get(name, HERE)]
         for name in looks + engines:
             raise ValueError(f"{name} must not be given with base_url: the engine is the server's at {args.base_url}")
