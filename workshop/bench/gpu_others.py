@@ -114,6 +114,14 @@ def gain_of_codes_large(rows: int) -> float:
     return us["bf16"] / us["w4a16"]
 
 
+def gain_with_head_in_8_bits() -> float:
+    """The same of one row, with `quantize_head`: the LM head is read as codes, too, a byte each."""
+    us, (n, k) = large_us(1), products_of(LARGE)["head"]
+    (wide,) = (kernel.seconds for kernel in kernels(H200, [164], shape=LARGE) if kernel.part == "head")
+    narrow = PRODUCT_LAUNCH + (codes_bytes(1, n, k) + n * k // 2) / (COPY_SHARE * H200.bandwidth)
+    return us["bf16"] / (us["w4a16"] - 1e6 * (wide - narrow))
+
+
 def run(args: argparse.Namespace) -> Report:
     lines: list[Line] = []
     for rows in BATCHES:
