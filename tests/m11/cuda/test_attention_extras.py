@@ -129,7 +129,7 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     taken, original = list[Any](), tile.attend_tile
 
     def attend_tile(q: Any, top: Any, total: Any, acc: Any, start: Any, *others: Any) -> Any:
-        taken.append(int(start.handle.data.item()))
+        taken.append(start)
         return original(q, top, total, acc, start, *others)
 
     monkeypatch.setattr(tile, "attend_tile", attend_tile)
