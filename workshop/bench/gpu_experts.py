@@ -35,8 +35,9 @@ from workshop.bench.gpu_kernels import (
     draw_seconds,
     product_seconds,
 )
+from workshop.bench.workload_steps import host_us
 
-COLUMNS = ["requests", "launches_before", "us_before", "router_before", "launches", "us", "router", "gain"]
+COLUMNS = ["requests", "launches_before", "us_before", "router_before", "launches", "us", "router", "host", "gain"]
 CONTEXT = 1024
 MODEL = ModelShape.of_config(
     "qwen3-30b-a3b",
@@ -137,10 +138,10 @@ def run(args: argparse.Namespace) -> Report:
         for suffix, choice in (("_before", by_torch(rows)), ("", by_two_kernels(rows))):
             whole, router = step_us(rows, choice)
             row |= {f"launches{suffix}": shared + choice[0], f"us{suffix}": whole, f"router{suffix}": router / whole}
-        lines.append((row | {"gain": row["us_before"] / row["us"]}, {}))
+        lines.append((row | {"host": host_us(rows), "gain": row["us_before"] / row["us"]}, {}))
     notes = [
         "A prediction: nothing was measured. Launches of a layer; microseconds of the device for a decode step of "
-        f"sequences of {CONTEXT:,} tokens, bfloat16; of them, the routers' share, with the gate's product. What torch "
-        "launches was counted.",
+        f"sequences of {CONTEXT:,} tokens, bfloat16; of them, the routers' share, with the gate's product; host: "
+        "what it does in a step of Qwen3-0.6B, beside the device. What torch launches was counted.",
     ]
     return Report.of(args, "Decode steps of Qwen3-30B-A3B on an H200, predicted", COLUMNS, lines, notes)
