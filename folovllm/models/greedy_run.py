@@ -42,9 +42,8 @@ def prepared_run(decoder: Decoder, lm_head: Linear) -> Prepared | None:
 
 
 def in_bfloat16(linear: Linear) -> Linear:
-    """The same product, bit for bit, which reads half the bytes: where our compiled code computes it in float32 and its
-    weight has bfloat16 numbers, as most files do. Else `linear` itself. On a Xeon a row is 1.3 to 1.6 times as fast,
-    and from 13 rows on slower, up to 1.25 times."""
+    """The same bits from half the bytes, where our compiled code computes in float32 and the weight's numbers are
+    bfloat16, as in most files; else `linear` itself. For few rows only: each block of rows widens the weight anew."""
     wide = linear.weight.detach()
     if not isinstance(linear.method, CompiledLinear) or wide.dtype != torch.float32:
         return linear

@@ -24,7 +24,7 @@ def compile_case(name: str) -> dict[str, Any]:
     kernel, case = name.split(": ")
     dtype, pairs, invariant = CASES[case]
     if kernel == "combine":
-        return compile_kernel(experts._combine_kernel, dtype, {"COLUMNS": experts.COLUMNS}, 4, **TYPES)
+        return compile_kernel(experts.combine_kernel, dtype, {"COLUMNS": experts.COLUMNS}, 4, **TYPES)
     if kernel == "route":
         sizes = {"TOP_K": 8, "RENORMALIZE": True, "EXPERTS": 128, "PLACES": 8}
         return compile_kernel(experts._route_kernel, dtype, sizes, 1, **TYPES)

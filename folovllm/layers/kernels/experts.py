@@ -77,7 +77,7 @@ def _group_kernel(experts_ptr, order_ptr, ends_ptr, num_pairs, PAIRS: tl.constex
 
 
 @triton.jit
-def _find_tile(ends_ptr, num_experts, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr):
+def find_tile(ends_ptr, num_experts, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr):
     """This program's expert, and its first and last pair; an expert beyond all of them where there is no such tile."""
     tile, e = tl.program_id(0), tl.arange(0, EXPERTS)
     ends = tl.load(ends_ptr + e, mask=e < num_experts, other=0)
@@ -91,7 +91,7 @@ def _find_tile(ends_ptr, num_experts, EXPERTS: tl.constexpr, BLOCK_M: tl.constex
 
 
 @triton.jit
-def _load(rows, k, size, row_exists, INTERPRETED: tl.constexpr):
+def load_tile(rows, k, size, row_exists, INTERPRETED: tl.constexpr):
     tile = tl.load(rows + k[None, :], mask=row_exists[:, None] & (k < size)[None, :], other=0.0)
     return tile.to(tl.float32) if INTERPRETED else tile  # its products take the raw bits of bfloat16
 
@@ -100,9 +100,9 @@ def _load(rows, k, size, row_exists, INTERPRETED: tl.constexpr):
 def _add_gate_up(
     gate, up, x_rows, gate_rows, up_offset, k, size, row_exists, column_exists, INTERPRETED: tl.constexpr
 ):  # fmt: skip
-    x = _load(x_rows, k, size, row_exists, INTERPRETED)
-    gate = tl.dot(x, tl.trans(_load(gate_rows, k, size, column_exists, INTERPRETED)), gate, input_precision="ieee")
-    weight = _load(gate_rows + up_offset, k, size, column_exists, INTERPRETED)
+    x = load_tile(x_rows, k, size, row_exists, INTERPRETED)
+    gate = tl.dot(x, tl.trans(load_tile(gate_rows, k, size, column_exists, INTERPRETED)), gate, input_precision="ieee")
+    weight = load_tile(gate_rows + up_offset, k, size, column_exists, INTERPRETED)
     return gate, tl.dot(x, tl.trans(weight), up, input_precision="ieee")
 
 
@@ -112,7 +112,7 @@ def _gate_up_kernel(
     EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    expert, first, end = _find_tile(ends_ptr, num_experts, EXPERTS, BLOCK_M)
+    expert, first, end = find_tile(ends_ptr, num_experts, EXPERTS, BLOCK_M)
     if expert >= num_experts:
         return
     pairs, columns = first + tl.arange(0, BLOCK_M), tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -134,9 +134,9 @@ def _gate_up_kernel(
 
 
 @triton.jit
-def _add_down(acc, x_rows, weight_rows, k, size, row_exists, column_exists, INTERPRETED: tl.constexpr):
-    x = _load(x_rows, k, size, row_exists, INTERPRETED)
-    weight = _load(weight_rows, k, size, column_exists, INTERPRETED)
+def add_products(acc, x_rows, weight_rows, k, size, row_exists, column_exists, INTERPRETED: tl.constexpr):
+    x = load_tile(x_rows, k, size, row_exists, INTERPRETED)
+    weight = load_tile(weight_rows, k, size, column_exists, INTERPRETED)
     return tl.dot(x, tl.trans(weight), acc, input_precision="ieee")
 
 
@@ -146,7 +146,7 @@ def _down_kernel(
     EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    expert, first, end = _find_tile(ends_ptr, num_experts, EXPERTS, BLOCK_M)
+    expert, first, end = find_tile(ends_ptr, num_experts, EXPERTS, BLOCK_M)
     if expert >= num_experts:
         return
     pairs, columns = first + tl.arange(0, BLOCK_M), tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -155,14 +155,14 @@ def _down_kernel(
     weight_rows = weight_ptr + ((expert.to(tl.int64) * hidden + columns) * size)[:, None]
     acc, k = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.arange(0, BLOCK_K)
     for start in range(0, size, BLOCK_K):
-        acc = _add_down(acc, act_rows, weight_rows, start + k, size, row_exists, column_exists, INTERPRETED)
+        acc = add_products(acc, act_rows, weight_rows, start + k, size, row_exists, column_exists, INTERPRETED)
     places = tl.load(order_ptr + pairs, mask=row_exists, other=0)
     at = out_ptr + (places * hidden)[:, None] + columns[None, :]
     tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=row_exists[:, None] & column_exists[None, :])
 
 
 @triton.jit(do_not_specialize=["top_k"])
-def _combine_kernel(y_ptr, weights_ptr, out_ptr, top_k, hidden, COLUMNS: tl.constexpr):
+def combine_kernel(y_ptr, weights_ptr, out_ptr, top_k, hidden, COLUMNS: tl.constexpr):
     token, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     exists, total, place = columns < hidden, tl.zeros([COLUMNS], tl.float32), 0
     while place < top_k:
@@ -228,7 +228,7 @@ def grouped_mlps(
         x, gate_up, *groups, act, num_experts, top_k, hidden, size, **chosen
     )
     _down_kernel[(rows, triton.cdiv(hidden, block_n))](act, down, *groups, y, num_experts, hidden, size, **chosen)
-    _combine_kernel[(num_tokens, triton.cdiv(hidden, COLUMNS))](
+    combine_kernel[(num_tokens, triton.cdiv(hidden, COLUMNS))](
         y, routing.weights.contiguous(), out, top_k, hidden, COLUMNS=COLUMNS, num_warps=4
     )
     return out

@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from folovllm.layers.kernels.experts import INTERPRETED, STAGES, _add_down, _find_tile, _load, most_tiles
+from folovllm.layers.kernels.experts import INTERPRETED, STAGES, add_products, find_tile, load_tile, most_tiles
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 from folovllm.utils.gpus import gpu_of
 
@@ -35,7 +35,7 @@ def _shrink_kernel(
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait_for_kernel_before(DEPENDENT)
-    group, first, end = _find_tile(ends_ptr, num_groups, GROUPS, ROWS)
+    group, first, end = find_tile(ends_ptr, num_groups, GROUPS, ROWS)
     if (group == 0) | (group >= num_groups):  # group 0 has no adapter
         return
     places, ranks = first + tl.arange(0, ROWS), tl.program_id(1) * RANKS + tl.arange(0, RANKS)
@@ -45,7 +45,7 @@ def _shrink_kernel(
     a_rows = a_ptr + (((group - 1).to(tl.int64) * rank + ranks) * size)[:, None]
     acc, k = tl.zeros([ROWS, RANKS], tl.float32), part * PART + tl.arange(0, BLOCK_K)
     for start in range(0, PART, BLOCK_K):
-        acc = _add_down(acc, x_rows, a_rows, start + k, size, row_exists, rank_exists, INTERPRETED)
+        acc = add_products(acc, x_rows, a_rows, start + k, size, row_exists, rank_exists, INTERPRETED)
     at = low_ptr + ((part * num_rows + places) * rank)[:, None] + ranks[None, :]
     tl.store(at, acc, mask=row_exists[:, None] & rank_exists[None, :])
 
@@ -57,7 +57,7 @@ def _expand_kernel(
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait_for_kernel_before(DEPENDENT)
-    group, first, end = _find_tile(ends_ptr, num_groups, GROUPS, ROWS)
+    group, first, end = find_tile(ends_ptr, num_groups, GROUPS, ROWS)
     if (group == 0) | (group >= num_groups):
         return
     places, columns = first + tl.arange(0, ROWS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -69,8 +69,8 @@ def _expand_kernel(
         ranks = start + tl.arange(0, RANKS)
         low = tl.zeros([ROWS, RANKS], tl.float32)
         for part in tl.static_range(PARTS):
-            low += _load(low_rows + part * num_rows * RANK, ranks, RANK, row_exists, INTERPRETED)
-        b = _load(b_rows, ranks, RANK, column_exists, INTERPRETED)
+            low += load_tile(low_rows + part * num_rows * RANK, ranks, RANK, row_exists, INTERPRETED)
+        b = load_tile(b_rows, ranks, RANK, column_exists, INTERPRETED)
         acc = tl.dot(low.to(b.dtype), tl.trans(b), acc, input_precision="ieee")
     rows = tl.load(rows_ptr + places, mask=row_exists, other=0)
     at, exists = out_ptr + (rows * outs)[:, None] + columns[None, :], row_exists[:, None] & column_exists[None, :]

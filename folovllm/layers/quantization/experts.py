@@ -82,7 +82,7 @@ def _experts_codes_kernel(
     EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """GATHERS: rows of x are gathered; else those of the result are put back."""
-    expert, first, end = kernels._find_tile(ends_ptr, num_experts, EXPERTS, BLOCK_M)
+    expert, first, end = kernels.find_tile(ends_ptr, num_experts, EXPERTS, BLOCK_M)
     if expert >= num_experts:
         return
     WORDS: tl.constexpr = PIECE // 2
@@ -130,7 +130,7 @@ def grouped_codes(
         return made
 
     rows = multiply(silu_mul(multiply(x.contiguous(), gate_up, gathers=True)), down, gathers=False)
-    kernels._combine_kernel[(num_tokens, triton.cdiv(x.shape[1], kernels.COLUMNS))](
+    kernels.combine_kernel[(num_tokens, triton.cdiv(x.shape[1], kernels.COLUMNS))](
         rows, routing.weights.contiguous(), out, top_k, x.shape[1], COLUMNS=kernels.COLUMNS, num_warps=4
     )
     return out

@@ -17,7 +17,7 @@ from folovllm.serving.openai.formatting import encoded, usage
 from folovllm.serving.openai.growing import Event, Growing, ItemsServing, Turn, make_id
 from folovllm.serving.openai.messages_protocol import CountTokensRequest, MessagesRequest
 from folovllm.serving.openai.serving_chat import ChatServing
-from folovllm.serving.openai.serving_engine import arguments_of
+from folovllm.serving.openai.tool_use import arguments_of
 
 # How a chat request calls what is wrong, and how this one does.
 _NAMES = {

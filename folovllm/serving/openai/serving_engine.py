@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from pydantic_core import from_json
-
 from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import InputProcessor, ProcessedInputs
 from folovllm.entrypoints.chat_template import check_characters, conversation_to_prompt
@@ -42,6 +40,7 @@ from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, Pooling, Sampling, TokenizeRequest, Tool
 from folovllm.serving.openai.streams import merged
 from folovllm.serving.openai.token_bytes import TokenBytes
+from folovllm.serving.openai.tool_use import arguments_of
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
 from folovllm.utils.checks import check_utf8
 
@@ -289,16 +288,6 @@ def _as_said(message: dict[str, Any]) -> dict[str, Any]:
     for call in message.get("tool_calls", ()):
         call["function"]["arguments"] = arguments_of(call["function"]["arguments"])
     return message
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """Of a call, as far as they go. What a model has written instead of an object is put into one: templates fail on
-    anything else."""
-    try:
-        found = from_json(text or "{}", allow_partial="trailing-strings")
-    except ValueError:
-        found = text
-    return found if isinstance(found, dict) else {"arguments": found}
 
 
 def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any]:

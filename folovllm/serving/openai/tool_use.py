@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import from_json
+
 from folovllm.outputs import CompletionOutput
 from folovllm.serving.openai.protocol import ChatRequest, NamedTool
 from folovllm.serving.reasoning import ReasoningParser
@@ -172,3 +174,12 @@ class MessageReader:
         count = self.parser.num_calls if self.use.may_be_several else min(self.parser.num_calls, 1)
         is_whole = count < self.parser.num_calls or not self.parser.is_in_call
         return "tool_calls" if count > 0 and is_whole and choice.finish_reason == "stop" else choice.finish_reason
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """Of a call, as far as they go. What is no object is put into one, since templates fail on anything else."""
+    try:
+        found = from_json(text or "{}", allow_partial="trailing-strings")
+    except ValueError:
+        found = text
+    return found if isinstance(found, dict) else {"arguments": found}

@@ -137,12 +137,13 @@ def _weights(
     else:
         if E4M3:
             move: tl.constexpr = E4M3_BF16 if BF16 else E4M3_FP16
-            both = tl.inline_asm_elementwise(move, "=r,r", [words << (8 - PLACE * BITS)], tl.int32, True, 1)
+            shifted = words << (8 - PLACE * BITS)
+            both = tl.inline_asm_elementwise(move, "=r,r", [shifted], dtype=tl.int32, is_pure=True, pack=1)
         else:
             take: tl.constexpr = CODES_BF16 if BF16 else CODES_FP16
             less = (offset.to(tl.int32) + (0xC300 if BF16 else 0xE400)) * 0x10001  # -128 (-1024) - offset, twice
             args = [words >> (PLACE * BITS), less[:, None]]
-            both = tl.inline_asm_elementwise(take, "=r,r,r", args, tl.int32, True, 1)  # pure, one at a time
+            both = tl.inline_asm_elementwise(take, "=r,r,r", args, dtype=tl.int32, is_pure=True, pack=1)
         low, high = both.to(tl.int16).to(DTYPE, bitcast=True), (both >> 16).to(tl.int16).to(DTYPE, bitcast=True)
     return tl.reshape(tl.join(low, high), [words.shape[0], 2 * words.shape[1]])
 
