@@ -29,8 +29,7 @@ template <typename Q>
 constexpr int TWO_PANELS = LANES == 8 ? 2 : MAX_ROWS / 2 - Kind<Q>::FLOAT;  // rows, with registers for two panels
 template <typename Q>
 constexpr int MANY = Kind<Q>::FLOAT ? 1 : 6;  // blocks (measured on Zen 4: 64 rows, 0.94 to 0.99 of bfloat16's speed)
-template <typename Q>
-constexpr int64_t CHUNK = Kind<Q>::FLOAT ? 2 << 20 : 1 << 20;  // bytes of x, about, that stay in a cache meanwhile
+constexpr int64_t CHUNK = 4 << 20;  // bytes of x, about, that stay in a cache meanwhile
 constexpr int FOR_TILES = 13;  // rows, from which tiles are faster
 
 // Step n of a word of each output: as many codes as a word of x has numbers. 0 bits: it is taken apart already.
@@ -64,55 +63,58 @@ inline void add_group(S low, S high, const Part &part, const float *scale, bool 
     store(sum + LANES, d);
 }
 
-// A group of columns of PANELS panels, `next_panel` bytes apart, by ROWS rows of x, whose words lie side by side. `sums`
-// has ROWS * WIDTH results of the one, then of the other. Meanwhile memory is asked for that lies `ahead` bytes behind.
+// A group of columns of PANELS panels, `next` bytes apart, by blocks of ROWS rows of x, whose words lie side by side. `sums`
+// has a block's ROWS * WIDTH results of the one, then of the other. What lies `ahead` bytes behind is asked for meanwhile.
 template <int BITS, int ROWS, int PANELS, typename Q>
-void multiply_group(const Q *x, const Part *parts, const uint32_t *w, const float *scales, bool has_minimum,
-                    int64_t next_panel, int64_t ahead, int64_t size, float *sums, bool go_on) {
+void multiply_group(int64_t blocks, const Q *x, const Part *parts, const uint32_t *w, const float *scales,
+                    bool minimum, int64_t next, int64_t ahead, int64_t size, float *sums, bool go_on) {
     typedef Sums<Q> S;
     constexpr int STEPS = BITS == 0 ? 1 : 32 / BITS / Kind<Q>::COLUMNS;  // of a word
-    S low[PANELS][ROWS], high[PANELS][ROWS];
-#pragma GCC unroll 2
-    for (int p = 0; p < PANELS; p++)
-#pragma GCC unroll 12
-        for (int r = 0; r < ROWS; r++) low[p][r] = high[p][r] = __builtin_convertvector(parts[r].start - ints{}, S);
     const int32_t *of_x = (const int32_t *)x;
-    for (int64_t k = 0; k < size; k++, w += WIDTH, of_x += STEPS * ROWS) {
+    for (; blocks > 0; blocks--, parts += ROWS, sums += PANELS * ROWS * WIDTH) {
+        S low[PANELS][ROWS], high[PANELS][ROWS];
 #pragma GCC unroll 2
-        for (int p = 0; p < PANELS; p++) {
-            const uint32_t *mine = (const uint32_t *)((const char *)w + p * next_panel);
-            if constexpr (BITS > 0) prefetch_step((const char *)mine + ahead);
-            const words a = *(const words *)mine, b = *(const words *)(mine + LANES);
-#pragma GCC unroll 8
-            for (int n = 0; n < STEPS; n++) {
-                const words first = codes_of<BITS, Q>(a, n), second = codes_of<BITS, Q>(b, n);
+        for (int p = 0; p < PANELS; p++)
 #pragma GCC unroll 12
-                for (int r = 0; r < ROWS; r++) {
-                    const words q = (words)(of_x[n * ROWS + r] - ints{});
-                    low[p][r] = add_products(low[p][r], first, q, Q{});
-                    high[p][r] = add_products(high[p][r], second, q, Q{});
+            for (int r = 0; r < ROWS; r++)
+                low[p][r] = high[p][r] = __builtin_convertvector(parts[r].start - ints{}, S);
+        for (int64_t k = 0; k < size; k++, of_x += STEPS * ROWS) {
+#pragma GCC unroll 2
+            for (int p = 0; p < PANELS; p++) {
+                const uint32_t *mine = (const uint32_t *)((const char *)(w + k * WIDTH) + p * next);
+                if constexpr (BITS > 0) prefetch_step((const char *)mine + ahead);
+                const words a = *(const words *)mine, b = *(const words *)(mine + LANES);
+#pragma GCC unroll 8
+                for (int n = 0; n < STEPS; n++) {
+                    const words first = codes_of<BITS, Q>(a, n), second = codes_of<BITS, Q>(b, n);
+#pragma GCC unroll 12
+                    for (int r = 0; r < ROWS; r++) {
+                        const words q = (words)(of_x[n * ROWS + r] - ints{});
+                        low[p][r] = add_products(low[p][r], first, q, Q{});
+                        high[p][r] = add_products(high[p][r], second, q, Q{});
+                    }
                 }
             }
         }
-    }
 #pragma GCC unroll 2
-    for (int p = 0; p < PANELS; p++) {
-        const float *scale = (const float *)((const char *)scales + p * next_panel);
-        if constexpr (BITS > 0) prefetch_step((const char *)scale + ahead);
+        for (int p = 0; p < PANELS; p++) {
+            const float *scale = (const float *)((const char *)scales + p * next);
+            if constexpr (BITS > 0) prefetch_step((const char *)scale + ahead);
 #pragma GCC unroll 12
-        for (int r = 0; r < ROWS; r++)
-            add_group(low[p][r], high[p][r], parts[r], scale, has_minimum, sums + (p * ROWS + r) * WIDTH, go_on);
+            for (int r = 0; r < ROWS; r++)
+                add_group(low[p][r], high[p][r], parts[r], scale, minimum, sums + (p * ROWS + r) * WIDTH, go_on);
+        }
     }
 }
 
 template <int BITS, int PANELS, typename Q>
-void multiply_group(int rows, const Q *x, const Part *parts, const uint32_t *w, const float *scales, bool has_minimum,
-                    int64_t next_panel, int64_t ahead, int64_t size, float *sums, bool go_on) {
+void multiply_group(int rows, int64_t blocks, const Q *x, const Part *parts, const uint32_t *w, const float *scales,
+                    bool minimum, int64_t next, int64_t ahead, int64_t size, float *sums, bool go_on) {
     switch (rows) {
-#define CASE(N)                                                                                                       \
-    case N:                                                                                                           \
-        if constexpr (N <= (PANELS == 1 ? MOST_ROWS<Q> : TWO_PANELS<Q>))                                   \
-            multiply_group<BITS, N, PANELS>(x, parts, w, scales, has_minimum, next_panel, ahead, size, sums, go_on);  \
+#define CASE(N)                                                                                                     \
+    case N:                                                                                                         \
+        if constexpr (N <= (PANELS == 1 ? MOST_ROWS<Q> : TWO_PANELS<Q>))                                            \
+            multiply_group<BITS, N, PANELS>(blocks, x, parts, w, scales, minimum, next, ahead, size, sums, go_on);  \
         return;
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
     }
@@ -132,10 +134,10 @@ struct Linear {
 
     void compute(int64_t task, const pool::Task &state) const {
         const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task), per_block = tasks.per_block;
-        const int64_t groups = in / group.size, size = group.size * BITS / 32, next_panel = groups * group.bytes(BITS);
+        const int64_t groups = in / group.size, size = group.size * BITS / 32, next = groups * group.bytes(BITS);
         const int64_t all = (tasks.rows + per_block - 1) / per_block * per_block;
         const bool many = count > MANY<Q> * per_block, minimum = group.has_minimum;
-        const char *at = panels + tasks.first_panel(task) * next_panel;
+        const char *at = panels + tasks.first_panel(task) * next;
         float *sums = results(tasks.pair * count * WIDTH);
         alignas(LINE) uint32_t apart[LARGEST_GROUP / Kind<Q>::COLUMNS * WIDTH];
         if constexpr (!Kind<Q>::FLOAT)
@@ -146,18 +148,18 @@ struct Linear {
             const int64_t ahead = group.ahead(g, groups, tasks.num_panels(task), BITS);
             for (int64_t k = 0; many && k < size; k++) prefetch_step((const char *)(w + k * WIDTH) + ahead);
             if (many) take_apart<Q>(w, size, apart);
-            for (int64_t row = 0; row < count; row += per_block) {
-                const int64_t rows = std::min(per_block, count - row), first = g * all + begin + row;
-                const int64_t words_of_x = group.size / Kind<Q>::COLUMNS;
+            for (int64_t row = 0, rows, blocks; row < count; row += blocks * rows) {  // the last block may have fewer
+                rows = std::min(per_block, count - row), blocks = (count - row) / rows;
+                const int64_t first = g * all + begin + row, words_of_x = group.size / Kind<Q>::COLUMNS;
                 const Q *mine = x + first * group.size;
                 const Part *part = parts + first;
                 float *to = sums + row * WIDTH;
                 if (many)
-                    multiply_group<0, 1>(rows, mine, part, apart, scales, minimum, 0, 0, words_of_x, to, g > 0);
+                    multiply_group<0, 1>(rows, blocks, mine, part, apart, scales, minimum, 0, 0, words_of_x, to, g > 0);
                 else if (tasks.num_panels(task) == 2)
-                    multiply_group<BITS, 2>(rows, mine, part, w, scales, minimum, next_panel, ahead, size, to, g > 0);
+                    multiply_group<BITS, 2>(rows, blocks, mine, part, w, scales, minimum, next, ahead, size, to, g > 0);
                 else
-                    multiply_group<BITS, 1>(rows, mine, part, w, scales, minimum, 0, ahead, size, to, g > 0);
+                    multiply_group<BITS, 1>(rows, blocks, mine, part, w, scales, minimum, 0, ahead, size, to, g > 0);
             }
         }
     }
@@ -267,7 +269,7 @@ void linear(const T *x, const void *weight, const float *bias, T *out, int64_t r
     pool::each(blocks, rows * in > ENOUGH / 8, [=](int64_t block) {
         round_block<BITS>(x, rounded, parts, rows, in, group.size, per_block, tiled, block);
     });
-    const int64_t blocks_of_chunk = CHUNK<Q> / (tiled ? 2 : 1) / (in * sizeof(Q) * per_block);
+    const int64_t blocks_of_chunk = CHUNK / (tiled ? 8 : 1) / (in * sizeof(Q) * per_block);
     const Tasks tasks(rows, outs, rows <= TWO_PANELS<Q> ? 2 : 1, per_block, blocks_of_chunk);
     const Linear<BITS, Q, T> body = {tasks, group, rounded, parts, Groups::panels(weight), bias, out, in, outs, tiled};
     pool::each_twice(tasks.count(), rows * in * outs > ENOUGH, body);

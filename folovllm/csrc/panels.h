@@ -29,15 +29,20 @@ inline bf16_pair step_of(const bf16 *row, int64_t k, int64_t in) {
 }
 
 // take(r), what a row has for up to LANES steps, 32 bits each: step by step the rows' side by side, from to + i * apart on.
-// By squares, the last rows first: what a square has beyond its rows is written over, by the first ones of the next step.
+// By four rows, the last ones first: what is written beyond the rows is written over, by the first ones of the next step.
+// Behind the last step nothing is written.
 template <typename X, typename Take>
 inline void put_steps(X *to, int64_t apart, int64_t rows, int64_t steps, const Take &take) {
-    for (int64_t first = (rows - 1) / LANES * LANES; first >= 0; first -= LANES) {
-        words square[LANES] = {};
-        for (int64_t r = first; r < std::min(rows, first + LANES); r++) square[r - first] = take(r);
-        transpose(square);
-        for (int64_t i = 0; i < std::min<int64_t>(LANES, steps); i++)
-            memcpy(to + i * apart + first, &square[i], sizeof(words));
+    const int64_t end = (std::min<int64_t>(LANES, steps) - 1) * apart + rows;
+    for (int64_t first = (rows - 1) / 4 * 4; first >= 0; first -= 4) {
+        words four[4] = {};
+        for (int64_t r = first; r < std::min(rows, first + 4); r++) four[r - first] = take(r);
+        exchange<1>(four);  // single lanes, then pairs: each square of four by four lanes is turned
+        exchange<2>(four);
+        for (int64_t i = 0, at = first; i < LANES && i < steps; i++, at += apart) {
+            const X *from = (const X *)&four[i % 4] + i / 4 * 4;
+            at + 4 <= end ? memcpy(to + at, from, 16) : memcpy(to + at, from, (end - at) * sizeof(X));
+        }
     }
 }
 
@@ -51,7 +56,7 @@ void rearrange(const T *x, X *packed, int64_t rows, int64_t in, int64_t per_bloc
     const T *from = x + first * in;
     X *to = packed + first * steps;
     int64_t k = 0;
-    for (; count > 1 && k < whole && (k + LANES) * count + LANES <= count * steps; k += LANES)
+    for (; count > 1 && k < whole; k += LANES)
         put_steps(to + k * count, count, count, LANES, [=](int64_t r) {
             words found;
             memcpy(&found, from + r * in + k * NUMBERS, sizeof found);

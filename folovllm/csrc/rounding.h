@@ -124,39 +124,39 @@ template <int BITS, typename Q, typename T>
 void round_block(const T *x, Q *rounded, Part *parts, int64_t rows, int64_t in, int64_t group, int64_t per_block,
                  bool tiled, int64_t block) {
     typedef Kind<Q> K;
+    typedef Q narrow __attribute__((vector_size(LANES * sizeof(Q)), aligned(sizeof(Q)), may_alias));
     const int64_t first = block * per_block, count = std::min(per_block, rows - first);
     const int64_t all = (rows + per_block - 1) / per_block * per_block;
-    for (int64_t r = 0; r < count; r++) {
-        const T *from = x + (first + r) * in;
-        const float of_row = sizeof(Q) == 1 ? largest(from, in) / K::MOST : 1;
-        for (int64_t g = 0; g < in / group; g++, from += group) {
-            float scale = sizeof(Q) == 2 ? largest(from, group) / K::MOST : of_row;
+    for (int64_t g = 0; g < in / group; g++) {
+        Q *to = rounded + (g * all + first) * group, found[std::max(MAX_ROWS, 16)][LARGEST_GROUP];
+        for (int64_t r = 0; r < count; r++) {
+            const T *from = x + (first + r) * in + g * group;
+            float scale = sizeof(Q) == 2 ? largest(from, group) / K::MOST : 1;
+            if (sizeof(Q) == 1) scale = g > 0 ? parts[first + r].scale : largest(from, in) / K::MOST;  // of the row
             if (sizeof(Q) == 2 && scale < 1e-37f) scale = 0;  // 1 / scale would be infinite
             const float inverse = scale > 0 ? 1 / scale : 0;
-            int32_t *to = (int32_t *)(rounded + (g * all + first) * group) + r;
-            Sums<Q> total = {};
+            Sums<Q> total = {}, q;
             for (int64_t k = 0; k < group; k += LANES) {
                 const vec v = load_up_to(from + k, group - k);
-                int32_t *place = to + k / K::COLUMNS * count;
-                if constexpr (K::FLOAT) {
-                    total += v;
-                    for (int64_t i = 0; i < std::min<int64_t>(LANES, group - k); i++)
-                        memcpy(place + i * count, from + k + i, sizeof(float));
-                    continue;
-                } else {
-                    const ints whole = nearest(sizeof(Q) == 2 ? v * inverse : scale > 0 ? v / scale : vec{});
-                    total += whole;
+                if constexpr (K::FLOAT)
+                    q = v;
+                else
+                    q = nearest(sizeof(Q) == 2 ? v * inverse : scale > 0 ? v / scale : vec{});
+                total += q;
 #ifdef __AMX_BF16__
-                    char *bytes = (char *)(to - r) + (k / LINE * per_block + r) * LINE + k % LINE;
-                    if (tiled) put_bytes<BITS, Q>(whole, bytes, per_block * group);
+                char *bytes = (char *)to + (k / LINE * per_block + r) * LINE + k % LINE;
+                if constexpr (!K::FLOAT)
+                    if (tiled) put_bytes<BITS, Q>(q, bytes, per_block * group);
 #endif
-                    if (!tiled) put_words<Q>(whole, group - k, place, count);
-                }
+                *(narrow *)(found[r] + k) = __builtin_convertvector(q, narrow);
             }
             const auto of_group = sum(total);
             const bool counts = !K::FLOAT && scale * 0 == 0;  // beside an infinite number the others are 0
             const int32_t start = counts ? -(1 << (BITS - 1)) * (int32_t)of_group : 0;
             parts[g * all + first + r] = {start, scale, of_group * scale};
         }
+        for (int64_t k = 0; !tiled && k < group; k += LANES * K::COLUMNS)
+            put_steps((uint32_t *)to + k / K::COLUMNS * count, count, count, (group - k) / K::COLUMNS,
+                      [&](int64_t r) { return *(const words *)(found[r] + k); });
     }
 }

@@ -121,24 +121,17 @@ static inline auto join_lanes(auto x, auto join) {
 static inline auto sum(auto x) { return join_lanes(x, [](auto a, auto b) { return a + b; }); }
 static inline auto max(auto x) { return join_lanes(x, [](auto a, auto b) { return a > b ? a : b; }); }
 
+// Of four vectors.
 template <int S>
 static inline void exchange(words *rows) {
     constexpr auto lanes = std::make_integer_sequence<int, LANES>();
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
         if (!(i & S)) {
             const words a = rows[i], b = rows[i + S];
             rows[i] = groups<S, false>(a, b, lanes);
             rows[i + S] = groups<S, true>(a, b, lanes);
         }
-}
-
-// A square of LANES vectors, turned: lane j of vector i becomes lane i of vector j. Single, then pairs, then fours.
-static inline void transpose(words *rows) {
-    exchange<1>(rows);
-    exchange<2>(rows);
-    if constexpr (LANES > 4) exchange<4>(rows);
-    if constexpr (LANES > 8) exchange<8>(rows);
 }
 
 template <int S>
