@@ -176,7 +176,7 @@ def test_decodes_turn_their_queries_elsewhere_where_they_do_it_wrong(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("fault", ["_gate_up_kernel", None, "combine_kernel", "_route_kernel"])
+@pytest.mark.parametrize("fault", ["_experts_kernel", None, "combine_kernel", "_route_kernel"])
 def test_experts_go_one_by_one_and_into_no_graph_where_their_kernel_is_wrong(
     tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch, fault: str | None
 ) -> None:

@@ -26,14 +26,15 @@ GROUP_ROWS = 8  # tiles of rows that go through the weight together: they find i
 
 
 @triton.jit
-def _add_products(
-    acc, x_rows, weight_rows, k, in_features, row_exists, column_exists, INTERPRETED: tl.constexpr
-):  # fmt: skip
-    exists = (k < in_features)[None, :]
-    x = tl.load(x_rows + k[None, :], mask=row_exists[:, None] & exists, other=0.0)
-    weight = tl.load(weight_rows + k[None, :], mask=column_exists[:, None] & exists, other=0.0)
-    if INTERPRETED:  # its products take the raw bits of bfloat16
-        x, weight = x.to(tl.float32), weight.to(tl.float32)
+def load_tile(rows, k, size, row_exists, INTERPRETED: tl.constexpr):
+    tile = tl.load(rows + k[None, :], mask=row_exists[:, None] & (k < size)[None, :], other=0.0)
+    return tile.to(tl.float32) if INTERPRETED else tile  # its products take the raw bits of bfloat16
+
+
+@triton.jit
+def add_products(acc, x_rows, weight_rows, k, size, row_exists, column_exists, INTERPRETED: tl.constexpr):
+    x = load_tile(x_rows, k, size, row_exists, INTERPRETED)
+    weight = load_tile(weight_rows, k, size, column_exists, INTERPRETED)
     return tl.dot(x, tl.trans(weight), acc, input_precision="ieee")
 
 
@@ -54,7 +55,7 @@ def _linear_kernel(
     weight_rows = weight_ptr + (columns.to(tl.int64) * in_features)[:, None]
     k = tl.arange(0, BLOCK_K)
     for start in range(0, in_features, BLOCK_K):  # not `while`, in which Triton would fetch no tiles ahead
-        acc = _add_products(acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED)
+        acc = add_products(acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED)
     if HAS_BIAS:
         acc += tl.load(bias_ptr + columns, mask=column_exists, other=0.0).to(tl.float32)[None, :]
     out_ptrs = out_ptr + (rows.to(tl.int64) * out_features)[:, None] + columns[None, :]

@@ -21,14 +21,13 @@ import triton.language as tl
 from torch import nn
 
 from folovllm.layers.kernels import experts as kernels
+from folovllm.layers.kernels.matmul import INTERPRETED, STAGES
 from folovllm.layers.kernels.silu_mul import silu_mul
 from folovllm.layers.linear import PLAIN, Linear
 from folovllm.layers.moe import Experts, Groups, Routing
 from folovllm.layers.quantization.cuda import TritonCodesLinear
 from folovllm.layers.quantization.kernels.linear_codes import PackedCodes, _add_line
 from folovllm.utils.gpus import gpu_of
-
-INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
 class QuantizedExperts(Experts):
@@ -115,7 +114,7 @@ def grouped_codes(
         return out
     num_pairs, gpu = num_tokens * top_k, gpu_of(x.device)
     block_m, block_n, _ = kernels.tiles(num_pairs, num_experts, x.element_size(), invariant=invariant)
-    stages = 2 if gpu.has_small_tiles and block_m > kernels.FEW_ROWS else gpu.stages(kernels.STAGES)
+    stages = 2 if gpu.has_small_tiles and block_m > kernels.FEW_ROWS else gpu.stages(STAGES)
 
     def multiply(rows: torch.Tensor, by: PackedCodes, *, gathers: bool) -> torch.Tensor:
         _, lines, outs, words = by.words.shape
