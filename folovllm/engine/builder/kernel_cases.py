@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from folovllm.attention.backend import Attention, AttentionExtras, FusedRope
+from folovllm.attention.backend import Attention, AttentionExtras
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
 from folovllm.engine.builder.components import Components
@@ -101,45 +101,32 @@ def _attention_cases(
 
 def _head_cases(make: Make, spec: DecoderSpec, block_size: int, cache_dtype: torch.dtype) -> dict[str, Case]:
     heads, kv_heads, size, eps = spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps
-    qkv = make(3, heads + 2 * kv_heads, size)
+    qkv, norm = make(3, (heads + 2 * kv_heads) * size), QKNorm(heads, kv_heads, size, eps)
     rotary = RotaryEmbedding(size, 3, spec.rope).to(qkv.device)(torch.arange(3, device=qkv.device))
-    norm = QKNorm(heads, kv_heads, size, eps)
     norm.weight = nn.Parameter(make(2, size), requires_grad=False)
-    qk_norm = norm if spec.qk_norm else None
+    attn = Attention(heads, kv_heads, size)
+    layer = SimpleNamespace(
+        attn=attn, num_heads=heads, num_kv_heads=kv_heads, head_size=size, qk_norm=norm if spec.qk_norm else None
+    )
 
-    def rotate(chosen: Components) -> Tensor:
-        """q, k and v, and a cache that has k and v, where it keeps them as they are."""
-        backend, heads_of_three = chosen.backend(heads, kv_heads, size, size**-0.5), qkv.clone()
-        if not backend.stores_as_is:
-            return torch.cat(chosen.ops.norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads), 1)
-        cache = torch.zeros(backend.kv_cache_shape(4, block_size), dtype=cache_dtype, device=qkv.device)
-        slots = torch.arange(3, 0, -1, device=qkv.device) * block_size
-        computes: Any = chosen.ops.norm_rotary
-        if computes is LayerOps().norm_rotary:
-            q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads)
-            backend.write(k, v, cache, slots)
-        else:  # the kernel, which stores them itself
-            q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads, cache, slots)
-        return torch.cat([q.flatten(), k.flatten(), v.flatten(), cache.flatten()])
-
-    def decode(chosen: Components) -> Tensor:
-        """Second tokens of three sequences, whose first keys are zeros, and what is in the cache then."""
-        heads_of_three, backend = qkv.clone(), cast(Any, chosen.backend(heads, kv_heads, size, size**-0.5))
+    def attend(longest: int, chosen: Components) -> Tensor:
+        """Of second tokens of three sequences, whose first keys are zeros; and what is in the cache then, where that is
+        K and V as they are. longest: query, or so it is said, for a prompt's kernels to compute them."""
+        backend, product = attn.make_backend(chosen.backend), qkv.clone()
+        cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=qkv.device)
+        attn.bind(backend, cache)
         tables = torch.arange(1, 7, dtype=torch.int32, device=qkv.device).view(3, 2)
         slots = tables[:, 1 // block_size].long() * block_size + 1 % block_size
         starts = torch.arange(4, dtype=torch.int32, device=qkv.device)
-        metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, 1, 2)
-        cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=qkv.device)
-        if getattr(chosen.ops, "fuses_decode", None) and backend.stores_as_is and backend.supports_fused_decode:
-            fused = FusedRope(norm.weight if spec.qk_norm else None, eps, rotary[0], rotary[1], slots)
-            out = backend.fused_forward(heads_of_three[:, :heads], cache, metadata, fused)
+        metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, longest, 2)
+        if attends := getattr(chosen.ops, "attend", None):
+            out = attends(layer, product, rotary, metadata)
         else:
-            q, k, v = LayerOps().norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads)
-            backend.write(k, v, cache, slots)
-            out = backend.forward(q, cache, metadata)
-        return torch.cat([out.flatten(), cache.flatten()])
+            turned = chosen.ops.norm_rotary(product.view(3, -1, size), layer.qk_norm, rotary, heads, kv_heads)
+            out = attn(*turned, metadata)
+        return torch.cat([out.flatten(), *([cache.flatten()] if backend.stores_as_is else [])])
 
-    return {"norm_rotary": rotate, "fuses_decode": decode}
+    return {"norm_rotary": partial(attend, 2), "fuses_decode": partial(attend, 1)}
 
 
 def _product_cases(make: Make, spec: DecoderSpec) -> dict[str, Case]:
