@@ -93,9 +93,9 @@ def tokens_of(engine: LLMEngine) -> list[int]:
 
 
 def parts_of(engine: LLMEngine) -> dict[str, Any]:
-    ops, runner = engine.runner.model.model.layers[0], engine.runner
+    ops, runner = engine.runner.model.model.ops, engine.runner
     return {"backend": runner.kv_cache.backend.name, "graphs": runner.graphs is not None,
-            "norm_rotary": ops.self_attn.norm_rotary, "draws": runner.sampling.uses_kernel}  # fmt: skip
+            "norm_rotary": ops.norm_rotary, "draws": runner.sampling.uses_kernel}  # fmt: skip
 
 
 def test_where_all_is_well_nothing_is_said_and_nothing_is_replaced(

@@ -119,11 +119,7 @@ def _head_cases(make: Make, spec: DecoderSpec, block_size: int, cache_dtype: tor
         slots = tables[:, 1 // block_size].long() * block_size + 1 % block_size
         starts = torch.arange(4, dtype=torch.int32, device=qkv.device)
         metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, longest, 2)
-        if attends := getattr(chosen.ops, "attend", None):
-            out = attends(layer, product, rotary, metadata)
-        else:
-            turned = chosen.ops.norm_rotary(product.view(3, -1, size), layer.qk_norm, rotary, heads, kv_heads)
-            out = attn(*turned, metadata)
+        out = chosen.ops.attend(layer, product, rotary, metadata)
         return torch.cat([out.flatten(), *([cache.flatten()] if backend.stores_as_is else [])])
 
     return {"norm_rotary": partial(attend, 2), "fuses_decode": partial(attend, 1)}
