@@ -37,7 +37,7 @@ class DraftGraphs:
     """One graph for each of `sizes`, recorded at once; the draft's KV cache must be bound by then.
 
     Attributes:
-        prompts: those in which the draft computes what the large model's have computed, if there are any.
+        prompts: those in which the draft computes what the large model's have computed.
     """
 
     def __init__(
@@ -47,12 +47,9 @@ class DraftGraphs:
         """most: tokens of a draft."""
         self.model, self.sizes, self.most, self.device = model, sizes, most, device
         self.block_size = block_size
-        self.prompts = None
-        if prompt_shapes:
-            self.prompts = PromptGraphs(
-                model, list(prompt_shapes), max_model_len=max_model_len, block_size=block_size, dtype=dtype,
-                device=device,
-            )  # fmt: skip
+        self.prompts = PromptGraphs(
+            model, prompt_shapes, max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device
+        )
         self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device)
         self.tokens = torch.zeros(most + 1, sizes[-1], dtype=torch.int64, device=device)  # one more for recording
         self.turn = torch.zeros(1, dtype=torch.int64, device=device)
@@ -62,8 +59,7 @@ class DraftGraphs:
     @torch.inference_mode()
     def record(self) -> None:
         pool = torch.cuda.graph_pool_handle()
-        if self.prompts is not None:
-            self.prompts.record(pool)
+        self.prompts.record(pool)
         for size in reversed(self.sizes):
             self.buffers.clear(size)
             self.turn.zero_()
