@@ -44,11 +44,10 @@ def _linear_kernel(
     HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_ROWS: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    row_tiles, column_tiles = tl.cdiv(num_rows, BLOCK_M), tl.cdiv(out_features, BLOCK_N)
-    group, place = tl.program_id(0) // (GROUP_ROWS * column_tiles), tl.program_id(0) % (GROUP_ROWS * column_tiles)
-    rows_here = tl.minimum(row_tiles - group * GROUP_ROWS, GROUP_ROWS)
-    rows = (group * GROUP_ROWS + place % rows_here) * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = place // rows_here * BLOCK_N + tl.arange(0, BLOCK_N)
+    row_tile, column_tile = tl.swizzle2d(
+        tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0), GROUP_ROWS
+    )
+    rows, columns = row_tile * BLOCK_M + tl.arange(0, BLOCK_M), column_tile * BLOCK_N + tl.arange(0, BLOCK_N)
     row_exists, column_exists = rows < num_rows, columns < out_features
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     x_rows = x_ptr + (rows.to(tl.int64) * stride_x)[:, None]
@@ -81,7 +80,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     out = torch.empty(num_rows, out_features, dtype=x.dtype, device=x.device)
     block_m, block_n, block_k, num_warps = tiles(x.element_size())
     if num_rows:
-        _linear_kernel[(triton.cdiv(num_rows, block_m) * triton.cdiv(out_features, block_n),)](
+        _linear_kernel[(triton.cdiv(out_features, block_n), triton.cdiv(num_rows, block_m))](
             x, weight, weight if bias is None else bias, out, num_rows, in_features, out_features, x.stride(0),
             HAS_BIAS=bias is not None, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_ROWS=GROUP_ROWS,
             INTERPRETED=INTERPRETED, num_warps=num_warps, num_stages=gpu_of(x.device).stages(STAGES),
