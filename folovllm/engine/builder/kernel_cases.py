@@ -159,8 +159,9 @@ def _product_cases(make: Make, spec: DecoderSpec) -> dict[str, Case]:
             experts = chosen.ops.experts(few, lambda number: MLP(one, LayerOps(linear), f"{name}.{number}"))
         for weight, numbers in zip(experts.parameters(), middles, strict=False):
             weight.copy_(numbers.view(weight.shape))
-        if isinstance(method, QuantizedLinears):
-            chosen.ops.process_weights_after_loading(experts)
+        LayerOps.process_weights_after_loading(chosen.ops, experts)  # others want a whole model
+        if stack := getattr(experts, "stack", None):
+            stack()
         logits = torch.arange(40 * few, device=x.device).view(40, few) % (few + 3) * 1.0
         return experts(rows.repeat(2, 1)[:40], experts.route(logits, min(2, few), renormalize=True))
 
