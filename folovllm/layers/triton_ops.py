@@ -32,15 +32,14 @@ from torch import nn
 
 from folovllm.attention.backend import FusedRope
 from folovllm.layers.kernels.add_rms_norm import rms_norm
-from folovllm.layers.kernels.experts import group, grouped_mlps, route
 from folovllm.layers.kernels.lora import add_lora
 from folovllm.layers.kernels.norm_rotary import norm_rotary
 from folovllm.layers.kernels.silu_mul import silu_mul
 from folovllm.layers.linear import PLAIN, LinearMethod
 from folovllm.layers.lora import LoRAWeights
-from folovllm.layers.moe import Experts, Routing
+from folovllm.layers.moe import Experts
 from folovllm.layers.ops import LayerOps
-from folovllm.layers.quantization.experts import QuantizedExperts
+from folovllm.layers.quantization.experts import StackedExperts
 from folovllm.layers.rotary import Rotary
 from folovllm.lora.mapping import LoRAMapping
 
@@ -55,7 +54,7 @@ class TritonOps(LayerOps):
     def process_weights_after_loading(self, model: nn.Module) -> None:
         super().process_weights_after_loading(model)
         for module in model.modules():
-            if isinstance(module, QuantizedExperts):
+            if isinstance(module, StackedExperts):
                 module.stack()
 
     def warm_up(self, model: nn.Module) -> None:
@@ -84,32 +83,6 @@ class TritonOps(LayerOps):
             return backend.fused_forward(heads[:, :num_heads], cache, metadata, fused).flatten(1)  # type: ignore[no-any-return]
         q, _, _ = norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads, cache, metadata.slot_mapping)
         return backend.forward(q, cache, metadata).flatten(1)  # type: ignore[no-any-return]
-
-
-class StackedExperts(Experts):
-    """Of experts that are not quantised: each has its slices of two tensors, which a kernel reads whole."""
-
-    route = staticmethod(route)
-
-    def __init__(self, count: int, make: Callable[[int], nn.Module], *, invariant: bool = False) -> None:
-        self.invariant = invariant
-
-        def slices(number: int) -> nn.Module:
-            expert: Any = make(number)
-            if number == 0:
-                self.gate_up, self.down = (
-                    product.weight.new_empty(count, *product.weight.shape)
-                    for product in (expert.gate_up_proj, expert.down_proj)
-                )
-            expert.gate_up_proj.weight = nn.Parameter(self.gate_up[number], requires_grad=False)
-            expert.down_proj.weight = nn.Parameter(self.down[number], requires_grad=False)
-            return expert  # type: ignore[no-any-return]
-
-        super().__init__(count, slices)
-
-    def forward(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
-        groups = group(routing.experts, len(self))
-        return grouped_mlps(x, self.gate_up, self.down, groups, routing, invariant=self.invariant)
 
 
 class TritonLoRAWeights(LoRAWeights):

@@ -1,6 +1,6 @@
-"""Experts of a model with quantised weights, on a GPU: one launch multiplies by the codes of all of a layer's.
+"""Experts of a model on a GPU: one launch multiplies by the weights of all of a layer's, or by their codes.
 
-    loaded     expert by expert: Codes ─ packed ─▶ words, scales, offsets
+    loaded     expert by expert: weights; Codes ─ packed ─▶ words, scales, offsets
     stack()    those of all experts side by side; of experts that are not alike the weights that are meant
 
 A program finds its expert and its rows as in layers/kernels/experts.py, and adds up the lines of that expert's weight
@@ -30,7 +30,7 @@ from folovllm.layers.quantization.kernels.linear_codes import PackedCodes, _add_
 from folovllm.utils.gpus import gpu_of
 
 
-class QuantizedExperts(Experts):
+class StackedExperts(Experts):
     route = staticmethod(kernels.route)
 
     def __init__(self, count: int, make: Callable[[int], nn.Module], *, invariant: bool = False) -> None:
@@ -47,6 +47,7 @@ class QuantizedExperts(Experts):
             for product, own in zip(side, stack.words if isinstance(stack, PackedCodes) else stack, strict=True):
                 product.method, product.weight = PLAIN, nn.Parameter(own, requires_grad=False)
         self.gate_up, self.down = stacks
+        torch.cuda.empty_cache()  # no stack finds room where single experts were
 
     def forward(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
         multiply: Any = grouped_codes if isinstance(self.down, PackedCodes) else kernels.grouped_mlps
