@@ -102,25 +102,26 @@ def _attention_cases(
 def _head_cases(make: Make, spec: DecoderSpec, block_size: int, cache_dtype: torch.dtype) -> dict[str, Case]:
     heads, kv_heads, size, eps = spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps
     qkv, norm = make(3, (heads + 2 * kv_heads) * size), QKNorm(heads, kv_heads, size, eps)
-    rotary = RotaryEmbedding(size, 3, spec.rope).to(qkv.device)(torch.arange(3, device=qkv.device))
-    norm.weight = nn.Parameter(make(2, size), requires_grad=False)
+    rotary = RotaryEmbedding(size, 60, spec.rope).to(qkv.device)(torch.arange(0, 60, 20, device=qkv.device))
+    norm.weight, (keys, values) = nn.Parameter(make(2, size), requires_grad=False), make(2, 3, kv_heads, size)
     attn = Attention(heads, kv_heads, size)
     layer = SimpleNamespace(
         attn=attn, num_heads=heads, num_kv_heads=kv_heads, head_size=size, qk_norm=norm if spec.qk_norm else None
     )
 
     def attend(longest: int, chosen: Components) -> Tensor:
-        """Of second tokens of three sequences, whose first keys are zeros; and what is in the cache then, where that is
-        K and V as they are. longest: query, or so it is said, for a prompt's kernels to compute them."""
+        """Of second tokens of three sequences. longest: query, or so it is said, so that a prompt's kernels compute
+        them, which read K and V from the cache; else that is returned, too, where it has them as they are."""
         backend, product = attn.make_backend(chosen.backend), qkv.clone()
         cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=qkv.device)
         attn.bind(backend, cache)
         tables = torch.arange(1, 7, dtype=torch.int32, device=qkv.device).view(3, 2)
         slots = tables[:, 1 // block_size].long() * block_size + 1 % block_size
+        backend.write(keys, values, cache, tables[:, 0].long() * block_size)
         starts = torch.arange(4, dtype=torch.int32, device=qkv.device)
         metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, longest, 2)
         out = chosen.ops.attend(layer, product, rotary, metadata)
-        return torch.cat([out.flatten(), *([cache.flatten()] if backend.stores_as_is else [])])
+        return torch.cat([out.flatten(), *([cache.flatten()] if backend.stores_as_is and longest == 1 else [])])
 
     return {"norm_rotary": partial(attend, 2), "fuses_decode": partial(attend, 1)}
 
