@@ -66,6 +66,12 @@ class LayerOps:
     def warm_up(self, model: nn.Module) -> None:
         """Compile what is compiled at its first use, before any request. The KV cache is bound."""
 
+    def attend(self, layer: Any, qkv: torch.Tensor, rotary: Rotary, metadata: Any) -> torch.Tensor:
+        """What SelfAttention computes between its products, [num_tokens, num_heads * head_size]."""
+        heads = qkv.view(-1, layer.num_heads + 2 * layer.num_kv_heads, layer.head_size)
+        q, k, v = self.norm_rotary(heads, layer.qk_norm, rotary, layer.num_heads, layer.num_kv_heads)
+        return layer.attn(q, k, v, metadata).flatten(1)  # type: ignore[no-any-return]
+
     def run_layers(
         self, layers: Iterable[nn.Module], norm: RMSNorm, x: torch.Tensor, rotary: Rotary, metadata: Any
     ) -> torch.Tensor:

@@ -23,7 +23,7 @@ vLLM: its layers choose between forward_native and forward_cuda (model_executor/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,44 +32,29 @@ from torch import nn
 
 from folovllm.attention.backend import FusedRope
 from folovllm.layers.kernels.add_rms_norm import rms_norm
-from folovllm.layers.kernels.experts import group, grouped_mlps, route
 from folovllm.layers.kernels.lora import add_lora
 from folovllm.layers.kernels.norm_rotary import norm_rotary
 from folovllm.layers.kernels.silu_mul import silu_mul
 from folovllm.layers.linear import PLAIN, LinearMethod
 from folovllm.layers.lora import LoRAWeights
-from folovllm.layers.moe import Experts, Routing
-from folovllm.layers.norm import RMSNorm
+from folovllm.layers.moe import Experts
 from folovllm.layers.ops import LayerOps
-from folovllm.layers.quantization.experts import QuantizedExperts
+from folovllm.layers.quantization.experts import StackedExperts
 from folovllm.layers.rotary import Rotary
 from folovllm.lora.mapping import LoRAMapping
 
 
 @dataclass
 class TritonOps(LayerOps):
-    """Calls the parts of a layer itself, since K and V go into the cache with their rotation. So a hook on a whole
-    layer or on its attention sees nothing, as in a CUDA graph."""
+    """K and V go into the cache with their rotation. So a hook on a layer's attention sees nothing."""
 
     fuses_decode: bool = True
     """False: a batch of single queries may be a sequence's drafts, which read keys that the others store."""
 
-    def run_layers(
-        self, layers: Iterable[Any], norm: RMSNorm, x: torch.Tensor, rotary: Rotary, metadata: Any
-    ) -> torch.Tensor:
-        residual = None
-        for layer in layers:
-            x, residual = layer.input_layernorm(x, residual)
-            qkv = layer.self_attn.qkv_proj(x, metadata.lora)
-            x = layer.self_attn.o_proj(self.attend(layer.self_attn, qkv, rotary, metadata), metadata.lora)
-            x, residual = layer.post_attention_layernorm(x, residual)
-            x = layer.feed_forward(x, metadata)
-        return norm(x, residual)[0]
-
     def process_weights_after_loading(self, model: nn.Module) -> None:
         super().process_weights_after_loading(model)
         for module in model.modules():
-            if isinstance(module, QuantizedExperts):
+            if isinstance(module, StackedExperts):
                 module.stack()
 
     def warm_up(self, model: nn.Module) -> None:
@@ -86,13 +71,11 @@ class TritonOps(LayerOps):
                 self.attend(layer, qkv, rotary, replace(step, block_tables=tables))
 
     def attend(self, layer: Any, qkv: torch.Tensor, rotary: Rotary, metadata: Any) -> torch.Tensor:
-        """What SelfAttention computes between its products."""
         backend, cache = layer.attn.backend, layer.attn.kv_cache
+        if backend is None or not backend.stores_as_is or self.norm_rotary is not norm_rotary:
+            return super().attend(layer, qkv, rotary, metadata)
         num_heads, num_kv_heads = layer.num_heads, layer.num_kv_heads
         heads = qkv.view(-1, num_heads + 2 * num_kv_heads, layer.head_size)
-        if backend is None or not backend.stores_as_is or self.norm_rotary is not norm_rotary:
-            q, k, v = self.norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads)
-            return layer.attn(q, k, v, metadata).flatten(1)  # type: ignore[no-any-return]
         metadata = metadata.of_group(layer.attn.group)
         if self.fuses_decode and metadata.max_query_len == 1 and backend.supports_fused_decode:
             weight, eps = (None, 0.0) if layer.qk_norm is None else (layer.qk_norm.weight, layer.qk_norm.eps)
@@ -100,32 +83,6 @@ class TritonOps(LayerOps):
             return backend.fused_forward(heads[:, :num_heads], cache, metadata, fused).flatten(1)  # type: ignore[no-any-return]
         q, _, _ = norm_rotary(heads, layer.qk_norm, rotary, num_heads, num_kv_heads, cache, metadata.slot_mapping)
         return backend.forward(q, cache, metadata).flatten(1)  # type: ignore[no-any-return]
-
-
-class StackedExperts(Experts):
-    """Of experts that are not quantised: each has its slices of two tensors, which a kernel reads whole."""
-
-    route = staticmethod(route)
-
-    def __init__(self, count: int, make: Callable[[int], nn.Module], *, invariant: bool = False) -> None:
-        self.invariant = invariant
-
-        def slices(number: int) -> nn.Module:
-            expert: Any = make(number)
-            if number == 0:
-                self.gate_up, self.down = (
-                    product.weight.new_empty(count, *product.weight.shape)
-                    for product in (expert.gate_up_proj, expert.down_proj)
-                )
-            expert.gate_up_proj.weight = nn.Parameter(self.gate_up[number], requires_grad=False)
-            expert.down_proj.weight = nn.Parameter(self.down[number], requires_grad=False)
-            return expert  # type: ignore[no-any-return]
-
-        super().__init__(count, slices)
-
-    def forward(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
-        groups = group(routing.experts, len(self))
-        return grouped_mlps(x, self.gate_up, self.down, groups, routing, invariant=self.invariant)
 
 
 class TritonLoRAWeights(LoRAWeights):

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from folovllm.attention.metadata import AttentionMetadata
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.utils.upload import longest_first, pack_inputs, unpack_inputs, upload
+from folovllm.utils.upload import longest_first, pack_inputs, upload
+from folovllm.worker.cuda_graph import GraphBuffers
 from folovllm.worker.prompt_graph import PromptGraphs, record_graph
 from folovllm.worker.prompt_shape import PromptShape
 
@@ -37,7 +37,7 @@ class DraftGraphs:
     """One graph for each of `sizes`, recorded at once; the draft's KV cache must be bound by then.
 
     Attributes:
-        prompts: those in which the draft computes what the large model's have computed, if there are any.
+        prompts: those in which the draft computes what the large model's have computed.
     """
 
     def __init__(
@@ -46,16 +46,11 @@ class DraftGraphs:
     ) -> None:  # fmt: skip
         """most: tokens of a draft."""
         self.model, self.sizes, self.most, self.device = model, sizes, most, device
-        self.max_model_len, self.block_size = max_model_len, block_size
-        self.prompts = None
-        if prompt_shapes:
-            self.prompts = PromptGraphs(
-                model, list(prompt_shapes), max_model_len=max_model_len, block_size=block_size, dtype=dtype,
-                device=device,
-            )  # fmt: skip
-        self.packed = torch.zeros(4, sizes[-1], dtype=torch.int64, device=device)
-        self.block_tables = torch.zeros(sizes[-1], -(-max_model_len // block_size), dtype=torch.int32, device=device)
-        self.starts = torch.arange(sizes[-1] + 1, dtype=torch.int32, device=device)
+        self.block_size = block_size
+        self.prompts = PromptGraphs(
+            model, prompt_shapes, max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device
+        )
+        self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device)
         self.tokens = torch.zeros(most + 1, sizes[-1], dtype=torch.int64, device=device)  # one more for recording
         self.turn = torch.zeros(1, dtype=torch.int64, device=device)
         self.recorded: dict[int, torch.cuda.CUDAGraph] = {}
@@ -64,38 +59,25 @@ class DraftGraphs:
     @torch.inference_mode()
     def record(self) -> None:
         pool = torch.cuda.graph_pool_handle()
-        if self.prompts is not None:
-            self.prompts.record(pool)
-        none = np.zeros(0, np.int64)
+        self.prompts.record(pool)
         for size in reversed(self.sizes):
-            self._load(size, pack_inputs(size, none, none, none, none, longest_first(none, size)), None)
+            self.buffers.clear(size)
+            self.turn.zero_()
             self.recorded[size], _ = record_graph(self.model, lambda size=size: self._forward(size), pool)  # type: ignore[misc]
 
     def _forward(self, size: int) -> None:
         """In the place of slots, the inputs have where each sequence ends: behind its last token that is computed."""
-        input_ids, positions, ends, lens, order = unpack_inputs(self.packed[:, :size])
-        tables = self.block_tables[:size]
-        blocks = tables.gather(1, (positions // self.block_size)[:, None])[:, 0].long()
+        input_ids, positions, metadata = self.buffers.inputs(size)
+        blocks = metadata.block_tables.gather(1, (positions // self.block_size)[:, None])[:, 0].long()
         slots = blocks * self.block_size + positions % self.block_size
-        slots *= positions < ends  # where() would upload its 0, which a recording does not allow
-        metadata = AttentionMetadata(
-            query_start_loc=self.starts[: size + 1], seq_lens=lens, slot_mapping=slots, block_tables=tables,
-            max_query_len=1, max_seq_len=self.max_model_len, num_decodes=size, decode_order=order,
-        )  # fmt: skip
+        slots *= positions < metadata.slot_mapping  # where() would upload its 0, which a recording does not allow
+        metadata.slot_mapping = slots
         tokens = self.model.compute_logits(self.model(input_ids, positions, metadata)).argmax(dim=-1)
         self.tokens[:, :size].index_copy_(0, self.turn, tokens[None])
         input_ids.copy_(tokens)
-        positions.add_(1).clamp_(max=self.max_model_len - 1)
-        lens.add_(1).clamp_(max=self.max_model_len)
+        positions.add_(1).clamp_(max=self.buffers.max_model_len - 1)
+        metadata.seq_lens.add_(1).clamp_(max=self.buffers.max_model_len)
         self.turn.add_(1)
-
-    def _load(self, size: int, packed: np.ndarray, tables: np.ndarray | None) -> None:
-        found = upload(self.device, packed, *([] if tables is None else [tables]))
-        self.packed[:, :size].copy_(found[0])
-        if tables is not None:
-            # Columns further right keep what they held: no kernel reads behind a sequence's end.
-            self.block_tables[: len(tables), : tables.shape[1]].copy_(found[1])
-        self.turn.zero_()
 
     def run(self, token_ids: list[int], starts: list[int], counts: list[int], tables: np.ndarray) -> torch.Tensor:
         """counts[i] draft tokens of each sequence, [sum of counts], those of a sequence together; on the device.
@@ -106,7 +88,8 @@ class DraftGraphs:
         size = next(size for size in self.sizes if size >= count)
         order = longest_first(positions, size - count)
         packed = pack_inputs(size, np.array(token_ids), positions, positions + wanted, positions + 1, order)
-        self._load(size, packed, tables)
+        self.buffers.load_arrays(*upload(self.device, packed, np.pad(tables, ((0, size - count), (0, 0)))))
+        self.turn.zero_()
         for _ in range(max(counts)):
             self.recorded[size].replay()
         turns = np.arange(wanted.sum()) - (wanted.cumsum() - wanted).repeat(wanted)

@@ -99,10 +99,8 @@ class LeadingModel:
 class LeadingGraphs:
     """Rank 0's graphs: each is replayed by all. Steps with prompts have none."""
 
-    prompts = None
-
     def __init__(self, graphs: CudaGraphs, group: GroupCoordinator) -> None:
-        self.graphs, self.group, self.sizes = graphs, group, graphs.sizes
+        self.graphs, self.group, self.sizes, self.prompts = graphs, group, graphs.sizes, graphs.prompts
 
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None

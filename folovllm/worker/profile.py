@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
@@ -56,23 +57,16 @@ def run_full_step(
     cache = KVCache(
         model, backend, num_blocks=1 + blocks_each * len(seq_lens), block_size=block_size, dtype=dtype, device=device
     )
-    # Sequence i owns the blocks from 1 + i * blocks_each on, so its tokens' slots are consecutive.
-    slots = [torch.arange(n) + (1 + i * blocks_each) * block_size for i, n in enumerate(seq_lens)]
+    # Sequence i owns the blocks from 1 + i * blocks_each on.
+    tables = 1 + torch.arange(len(seq_lens) * blocks_each, dtype=torch.int32).view(len(seq_lens), -1)
     lengths = torch.tensor(seq_lens, dtype=torch.int32)
-    metadata = AttentionMetadata(
-        query_start_loc=torch.cat([lengths.new_zeros(1), lengths.cumsum(0, dtype=torch.int32)]).to(device),
-        seq_lens=lengths.to(device),
-        slot_mapping=torch.cat(slots).to(device),
-        block_tables=(1 + torch.arange(len(seq_lens) * blocks_each, dtype=torch.int32))
-        .view(len(seq_lens), blocks_each)
-        .to(device),
-        max_query_len=max(seq_lens),
-        max_seq_len=max(seq_lens),
-    )
-    positions = torch.cat([torch.arange(n) for n in seq_lens]).to(device)
-    input_ids = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-    inputs = (input_ids, positions, metadata.slot_mapping, metadata.seq_lens, metadata.block_tables)
-    beside = [tensor.clone() for tensor in inputs]  # of the step before, which may not have been collected yet
+    seqs, positions = (torch.arange(max(seq_lens)) < lengths[:, None]).nonzero().unbind(1)
+    slots = tables[seqs, positions // block_size].long() * block_size + positions % block_size
+    starts = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    arrays = torch.zeros_like(positions), positions, starts, lengths, slots, tables
+    beside = [array.to(device, copy=True) for array in arrays]  # of the step before, perhaps not collected yet
+    input_ids, positions, starts, lengths, slots, tables = (array.to(device) for array in arrays)
+    metadata = AttentionMetadata(starts, lengths, slots, tables, max(seq_lens), max(seq_lens))
     hidden = model(input_ids, positions, metadata)
     logits = model.compute_logits(hidden[: min(limits.max_num_seqs, num_tokens)])
     for params in HUNGRY if len(logits) else ():  # another rank than the first draws nothing

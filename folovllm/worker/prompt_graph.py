@@ -9,7 +9,7 @@ vLLM: v1/cudagraph_dispatcher.py (whole graphs for mixed batches)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product, takewhile
 from typing import Any
@@ -54,15 +54,16 @@ class PromptGraphs:
     """
 
     def __init__(
-        self, model: DecoderForCausalLM, shapes: list[PromptShape], *, max_model_len: int, block_size: int,
+        self, model: DecoderForCausalLM, shapes: Sequence[PromptShape], *, max_model_len: int, block_size: int,
         dtype: torch.dtype, device: torch.device,
     ) -> None:  # fmt: skip
         self.model, self.shapes = model, shapes
         self.max_model_len, self.block_size = max_model_len, block_size
-        most_tokens = shapes[-1].num_tokens
+        most_tokens = max((shape.num_tokens for shape in shapes), default=0)
         self.lora = LoRABuffer(model, most_tokens, device)
         max_blocks = -(-max(max_model_len, most_tokens) // block_size)  # padding, too, is a sequence
-        num_words, num_seqs = (max(each) for each in zip(*((s.num_words, s.num_seqs) for s in shapes), strict=True))
+        num_words = max((shape.num_words for shape in shapes), default=0)
+        num_seqs = max((shape.num_seqs for shape in shapes), default=0)
         groups = groups_of(model)
         self.packed = torch.zeros(num_words + (groups - 1) * most_tokens, dtype=torch.int64, device=device)
         self.block_tables = torch.zeros(groups, num_seqs + 1, max_blocks, dtype=torch.int32, device=device)

@@ -53,4 +53,4 @@ def test_an_engine_says_what_it_says_on_a_cpu(name: str, tmp_path: Path) -> None
     llm, said = run(folder, "cuda")
     assert said == run(folder, "cpu")[1]
     assert llm.engine.runner.graphs is not None
-    assert llm.engine.runner.graphs.prompts is not None
+    assert llm.engine.runner.graphs.prompts.shapes

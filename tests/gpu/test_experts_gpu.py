@@ -12,7 +12,8 @@ from folovllm import LLM, SamplingParams
 from folovllm.layers import moe
 from tests.gpu.places import Place, on_every_place
 from tests.helpers import hf_greedy, make_hf_model
-from tests.m10.support import KINDS, Weights, by_hand
+from tests.m10.support import KINDS, by_hand
+from tests.m10.test_kernel import stacked
 
 pytest.importorskip("triton")
 PROMPTS = [[5, 9, 17, 200, 3], [7, 7, 1, 30, 2, 90, 41], [250]]
@@ -36,14 +37,9 @@ def test_tokens_are_hugging_faces(kind: str, invariant: bool, place: Place, tmp_
 def test_kernels_choose_as_torch_does_and_multiply_as_float64_does(num_tokens: int) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU; tests/m10/test_kernel.py interprets small sizes")
-    from folovllm.layers.triton_ops import StackedExperts, route
-
-    hidden, size = 512, 192
-    experts = StackedExperts(32, lambda number: Weights(hidden, size, number, torch.bfloat16).cuda())
-    for number, expert in enumerate(experts):
-        expert.load_state_dict(Weights(hidden, size, number, torch.bfloat16).state_dict())
+    experts = stacked(32, hidden := 512, 192, torch.bfloat16)
     logits, x = torch.randn(num_tokens, 32), torch.randn(num_tokens, hidden).bfloat16()
-    routing, chosen = moe.route(logits, 4, renormalize=True), route(logits.cuda(), 4, renormalize=True)
+    routing, chosen = moe.route(logits, 4, renormalize=True), experts.route(logits.cuda(), 4, renormalize=True)
     assert torch.equal(chosen.experts.cpu(), routing.experts)
     got = experts(x.cuda(), chosen).cpu().double()
     want = by_hand(experts.cpu(), x, routing)

@@ -31,8 +31,9 @@ def compile_case(name: str) -> dict[str, Any]:
     if kernel == "group":
         return compile_kernel(experts._group_kernel, dtype, {"PAIRS": experts.PAIRS}, 4, **TYPES)
     m, n, k = experts.tiles(pairs, 128, 4 if dtype == "fp32" else 2, invariant=invariant)
-    constants = {"EXPERTS": 128, "BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "INTERPRETED": False}
-    return compile_kernel(getattr(experts, f"_{kernel}_kernel"), dtype, constants, 4, experts.STAGES, **TYPES)
+    tile = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}
+    constants = {**tile, "GATED": kernel == "gate_up", "EXPERTS": 128, "INTERPRETED": False}
+    return compile_kernel(experts._experts_kernel, dtype, constants, 4, experts.STAGES, **TYPES)
 
 
 def main() -> None:

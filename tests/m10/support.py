@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from folovllm.layers.linear import Linear
 from folovllm.layers.moe import Routing, route
 
 KINDS = ("qwen3_moe", "qwen2_moe", "mixtral")
@@ -21,7 +22,7 @@ class Weights(nn.Module):
     def __init__(self, hidden: int, size: int, seed: int, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.gate_up_proj, self.down_proj = nn.Linear(hidden, 2 * size, bias=False), nn.Linear(size, hidden, bias=False)
+        self.gate_up_proj, self.down_proj = Linear(hidden, 2 * size), Linear(size, hidden)
         for product in (self.gate_up_proj, self.down_proj):
             noise = 0.3 * torch.randn(product.weight.shape, generator=generator)
             product.weight = nn.Parameter(noise.to(dtype), requires_grad=False)

@@ -11,15 +11,16 @@ from tests.m10.support import Weights, by_hand, random_routing
 
 pytest.importorskip("triton")
 from folovllm.layers.kernels import experts as kernels
-from folovllm.layers.triton_ops import StackedExperts
+from folovllm.layers.triton_ops import StackedExperts, triton_ops
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def stacked(count: int, hidden: int, size: int, dtype: torch.dtype = torch.float32, **how: bool) -> StackedExperts:
     experts = StackedExperts(count, lambda number: Weights(hidden, size, number, dtype).to(DEVICE), **how)
-    for number, expert in enumerate(experts):  # into the slices, as a checkpoint would
+    for number, expert in enumerate(experts):  # as a checkpoint would
         expert.load_state_dict(Weights(hidden, size, number, dtype).state_dict())
+    triton_ops().process_weights_after_loading(experts)
     return experts
 
 
@@ -92,9 +93,8 @@ def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     elif fault == "swapped experts":
         experts.gate_up = experts.gate_up[[1, 0, 2, 3]]
     else:
-        monkeypatch.setattr(
-            "folovllm.layers.triton_ops.group",
-            lambda chosen, count: Groups(group(chosen, count).order.flip(0).contiguous(), group(chosen, count).ends),
-        )
+        wrong = Groups(group(routing.experts, 4).order.flip(0).contiguous(), group(routing.experts, 4).ends)
+        for place in ("folovllm.layers.triton_ops.group", "folovllm.layers.kernels.experts.group"):  # from M11 on
+            monkeypatch.setattr(place, lambda chosen, count: wrong, raising=False)
     got = experts(x.to(DEVICE), Routing(*(part.to(DEVICE) for part in given))).cpu()
     assert float((got - by_hand(experts.cpu(), x, routing)).abs().max()) > 0.1

@@ -93,9 +93,9 @@ def tokens_of(engine: LLMEngine) -> list[int]:
 
 
 def parts_of(engine: LLMEngine) -> dict[str, Any]:
-    ops, runner = engine.runner.model.model.layers[0], engine.runner
+    ops, runner = engine.runner.model.model.ops, engine.runner
     return {"backend": runner.kv_cache.backend.name, "graphs": runner.graphs is not None,
-            "norm_rotary": ops.self_attn.norm_rotary, "draws": runner.sampling.uses_kernel}  # fmt: skip
+            "norm_rotary": ops.norm_rotary, "draws": runner.sampling.uses_kernel}  # fmt: skip
 
 
 def test_where_all_is_well_nothing_is_said_and_nothing_is_replaced(
@@ -176,7 +176,7 @@ def test_decodes_turn_their_queries_elsewhere_where_they_do_it_wrong(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("fault", ["_gate_up_kernel", None, "combine_kernel", "_route_kernel"])
+@pytest.mark.parametrize("fault", ["_experts_kernel", None, "combine_kernel", "_route_kernel"])
 def test_experts_go_one_by_one_and_into_no_graph_where_their_kernel_is_wrong(
     tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch, fault: str | None
 ) -> None:

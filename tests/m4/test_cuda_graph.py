@@ -7,6 +7,7 @@ lie where the next replay writes, and whatever load() does not overwrite is unus
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ class EagerGraphs(CudaGraphs):
         batch = engine.runner.batch
         max_model_len = batch.token_ids.shape[1]
         self.buffers = GraphBuffers(sizes[-1], max_model_len, batch.block_size, torch.device("cpu"))
+        self.prompts: Any = SimpleNamespace(shape_for=lambda nums: None)
         self.outputs = GraphOutputs(sizes[-1], self.model.decoder_spec, torch.float32, torch.device("cpu"))
         self.replayed: list[tuple[int, int]] = []  # (sequences, size)
 

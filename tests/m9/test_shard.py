@@ -141,7 +141,7 @@ def added_here(models: list[DecoderForCausalLM]) -> torch.Tensor:
         for model in models:
             attention: Any = model.model.layers[number].self_attn
             heads = attention.qkv_proj(x).view(9, -1, attention.head_size)
-            qkv = attention.norm_rotary(heads, attention.qk_norm, rotary, attention.num_heads, attention.num_kv_heads)
+            qkv = first.ops.norm_rotary(heads, attention.qk_norm, rotary, attention.num_heads, attention.num_kv_heads)
             parts.append(
                 attention.o_proj.method.inner.apply(attention.o_proj, attention.attn(*qkv, metadata).flatten(1))
             )

@@ -114,14 +114,11 @@ def products_of(shape: str, ranks: int = 1) -> dict[str, tuple[int, int]]:
     }
 
 
-def kernels(
-    gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE, ranks: int = 1
-) -> list[Kernel]:
-    """In the order of a step. contexts: tokens of each sequence. codes: the layers' weights are codes of 4 bits. ranks:
-    devices that share each layer; of the first, which samples."""
+def kernels(gpu: Gpu, contexts: Sequence[int], *, shape: str = SHAPE, ranks: int = 1) -> list[Kernel]:
+    """In the order of a step. contexts: tokens of each sequence. ranks: devices that share each layer; of the first,
+    which samples."""
     of, rows, pairs = shard_of(shape, ranks), len(contexts), sum(contexts)
     hidden, vocab, heads, kv_heads, size = of.hidden, of.vocab, of.heads, of.kv_heads, of.head_dim
-    seconds_of, bytes_of = (codes_seconds, codes_bytes) if codes else (product_seconds, product_bytes)
     whole, summed_bytes = ModelShape.of(shape).vocab, rows * hidden * ITEM
     *sizes, _ = products_of(shape, ranks).values()
     # Token, position and slot of 8 bytes, length and place of 4, and the block table as wide as the longest sequence's.
@@ -142,8 +139,8 @@ def kernels(
     in_layers = [
         Kernel("attention", "decode", 1, pairs * 2 * kv_heads * size * ITEM, 4 * pairs * heads * size, attention),
         Kernel(
-            "products", PRODUCT_KERNELS, len(sizes), sum(bytes_of(rows, n, k) for n, k in sizes),
-            sum(2 * rows * n * k for n, k in sizes), sum(seconds_of(gpu, rows, n, k) for n, k in sizes),
+            "products", PRODUCT_KERNELS, len(sizes), sum(product_bytes(rows, n, k) for n, k in sizes),
+            sum(2 * rows * n * k for n, k in sizes), sum(product_seconds(gpu, rows, n, k) for n, k in sizes),
         ),
         small(SMALL, "norms", 2, 4 * hidden),
         # q, k and v are read, q and k written where they were, K and V into the cache.

@@ -20,6 +20,7 @@ from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -81,9 +82,8 @@ class StubSampler(BatchSampler):
 class StubGraphs:
     """In place of CUDA graphs of these sizes."""
 
-    prompts = None
-
     def __init__(self, sizes: list[int]) -> None:
+        self.prompts = SimpleNamespace(shape_for=lambda nums: None)
         self.sizes, self._hidden, self._tokens = sizes, torch.zeros(sizes[-1], 1), fixed_tokens(sizes[-1])
 
     def replay(self, inputs: Any, size: int, gumbel_params: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

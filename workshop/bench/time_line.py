@@ -34,7 +34,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "One decode step of 256 sequences, Qwen3-0.6B on a GPU, predicted from bytes and operations; runs anywhere."
     command.description = text
     command.add_argument("--gpu", choices=["h200", "h100"], default="h200", help="for which one")
-    command.add_argument("--quantization", choices=["w4a16"], help="the layers' weights are codes of 4 bits")
     text = "steps of Qwen3-8B on so many GPUs that share each layer, in place of all that"
     command.add_argument("--tensor-parallel-size", type=int, nargs="+", metavar="N", help=text)
     text = "on an H200: what each change brings, goals, steps of Qwen3-8B, of experts, of adapters"
@@ -50,24 +49,17 @@ def run(args: argparse.Namespace) -> Report:
         return report
     if args.tensor_parallel_size:
         return run_parallel(args)
-    codes, machine, contexts = args.quantization is not None, GPUS[args.gpu], contexts_of_first_full_step()
-    parts = predict(machine, contexts, codes=codes)
+    machine, contexts = GPUS[args.gpu], contexts_of_first_full_step()
+    parts = predict(machine, contexts)
     total = sum(row["us"] for row in parts)
     lines: list[Line] = [({**row, "share": row["us"] / total}, {}) for row in parts]
-    seconds = workload_seconds(lambda each: step_us(machine, each, codes=codes))
+    seconds = workload_seconds(lambda each: float(sum(row["us"] for row in predict(machine, each))))
     notes = [
         f"A prediction: nothing was measured. {len(contexts)} sequences of {sum(contexts) / len(contexts):.0f} tokens "
         f"on average; together {total:,.0f} us. The bandwidth is a large copy's on such a GPU, bytes read and written.",
         f"The whole workload: {seconds:.2f} s, {output_tokens() / seconds:,.0f} tokens/s. The host takes "
         f"{host_us(len(contexts)):,.0f} us of a step, beside the device.",
     ]
-    if codes:
-        each = [
-            f"{rows} sequences of 1,024 tokens {step_us(machine, [1024] * rows):,.0f} us, with codes "
-            f"{step_us(machine, [1024] * rows, codes=True):,.0f}"
-            for rows in gpu_changes.BATCHES
-        ]
-        notes.append(f"Weights in 4 bits, the head in 16. Other steps: {'; '.join(each)}.")
     title = f"One decode step of {len(contexts)} sequences on an {machine.name}, predicted"
     report = Report.of(args, title, COLUMNS, lines, notes)
     report.hardware = {"predicted for": f"{machine.name}, {machine.bandwidth / 1e12:g} TB/s, {SMS} SMs"}
@@ -76,8 +68,6 @@ def run(args: argparse.Namespace) -> Report:
 
 def run_parallel(args: argparse.Namespace) -> Report:
     """Decode steps on one GPU and on several, for batches of several sizes."""
-    if args.quantization is not None:
-        raise ValueError("quantization must not be given beside tensor_parallel_size: its steps are not predicted")
     heads = ModelShape.of(LARGE).heads
     for ranks in args.tensor_parallel_size:
         if ranks < 1 or heads % ranks:
@@ -99,14 +89,10 @@ def run_parallel(args: argparse.Namespace) -> Report:
     return report
 
 
-def step_us(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False) -> float:
-    return float(sum(row["us"] for row in predict(gpu, contexts, codes=codes)))
-
-
-def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE, ranks: int = 1) -> list[Row]:
+def predict(gpu: Gpu, contexts: Sequence[int], *, shape: str = SHAPE, ranks: int = 1) -> list[Row]:
     """A row for each part, in the order in which they run; `us` is over all layers."""
     rows: dict[str, Row] = {}
-    for kernel in kernels(gpu, contexts, codes=codes, shape=shape, ranks=ranks):
+    for kernel in kernels(gpu, contexts, shape=shape, ranks=ranks):
         if kernel.part is not None:
             row = rows.setdefault(kernel.part, {"part": kernel.part} | dict.fromkeys(COLUMNS[1:-1], 0))
             values = (kernel.launches, kernel.num_bytes / 1e6, kernel.flops / 1e9, kernel.seconds * 1e6)

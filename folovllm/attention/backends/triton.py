@@ -49,7 +49,7 @@ class TritonBackend(AttentionBackend):
     supports_extras = True
     supports_fused_decode = True
     counters: torch.Tensor | None = None
-    """As paged_decode() takes them: each layer has some, made before a graph is recorded."""
+    """As paged_decode() takes them: each layer has some, made before a graph is recorded, which holds their address."""
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:
@@ -98,7 +98,7 @@ class TritonBackend(AttentionBackend):
         self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, fused: FusedRope | None
     ) -> torch.Tensor:
         """fused: of a step in which each sequence has one query, whose norm, rotation and write() it then is, too."""
-        from folovllm.attention.kernels.paged_decode import make_counters, most_queries, paged_decode
+        from folovllm.attention.kernels.paged_decode import most_queries, paged_decode, places_of
         from folovllm.attention.kernels.paged_prefill import paged_prefill
 
         out, (keys, values) = torch.empty_like(q, memory_format=torch.contiguous_format), kv_cache.unbind(0)
@@ -107,8 +107,8 @@ class TritonBackend(AttentionBackend):
         tables, lens, starts = metadata.block_tables, metadata.seq_lens, metadata.query_start_loc
         if first < len(lens) and metadata.max_query_len <= most_queries(self.group_size):
             first, order, rows = len(lens), None, len(q)
-        if self.counters is None:
-            self.counters = make_counters(q.device)
+        if self.counters is None:  # enough for all that choose_splits() splits
+            self.counters = torch.zeros(4 * places_of(q.device), dtype=torch.int32, device=q.device)
         if first:
             paged_decode(
                 q[:rows], keys, values, tables[:first], lens[:first], self.scale, query_start_loc=starts[: first + 1],

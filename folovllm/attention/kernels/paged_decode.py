@@ -225,11 +225,6 @@ def most_queries(group_size: int) -> int:
     return max(1, MOST_ROWS // group_size)
 
 
-def make_counters(device: torch.device) -> torch.Tensor:
-    """For paged_decode(): enough for all that choose_splits() splits. A CUDA graph holds its address."""
-    return torch.zeros(4 * places_of(device), dtype=torch.int32, device=device)
-
-
 def register_limit(rows: int, head_pad: int, element_size: int, small_tiles: bool) -> dict[str, int]:
     """Of a thread, for three programs on a multiprocessor (splits.py). Left alone, compilers take some more."""
     fits = rows == MOST_ROWS and head_pad <= 128 and element_size == 2 and not small_tiles

@@ -19,28 +19,6 @@ import triton.language as tl
 
 
 @triton.jit
-def _store(
-    x_ptr, cache_ptr, offset, stride_xh, stride_h,
-    HEADS: tl.constexpr, HEADS_PAD: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-):  # fmt: skip
-    """x_ptr: of a token.  cache_ptr: of its block.  offset: its place there."""
-    heads, columns = tl.arange(0, HEADS_PAD), tl.arange(0, HEAD_PAD)
-    exists = heads < HEADS
-    mask = exists[:, None] & (columns < HEAD_SIZE)[None, :]
-    x = tl.load(x_ptr + (heads * stride_xh)[:, None] + columns[None, :], mask=mask, other=0.0).to(tl.float32)
-    # The sum of zeros is NaN where a number is NaN or infinite, which the maximum may not see.
-    scale = tl.div_rn(tl.max(tl.abs(x), axis=1), 127.0) + tl.sum(x * 0.0, axis=1)
-    number = tl.div_rn(x, tl.where(scale > 0, scale, 1.0)[:, None] + tl.zeros_like(x))
-    number = tl.minimum(tl.maximum(number, -127.0), 127.0)  # a scale of few bits, far below 1e-37, is too small
-    # 1.5 * 2^23 + n has no bit behind the point: the sum rounds to a whole number, ties to even.
-    code = ((number + 12582912.0) - 12582912.0).to(tl.int32).to(tl.int8)
-    runs = cache_ptr + heads * stride_h
-    tl.store((runs + offset * HEAD_SIZE)[:, None] + columns[None, :], code, mask=mask)
-    tl.store((runs + BLOCK_SIZE * HEAD_SIZE).to(tl.pointer_type(tl.float32)) + offset, scale, mask=exists)
-
-
-@triton.jit
 def _store_kv_int8(
     k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, slots_ptr,
     stride_k, stride_kh, stride_v, stride_vh, stride_b, stride_h,
@@ -49,15 +27,23 @@ def _store_kv_int8(
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)
-    start, offset = slot // BLOCK_SIZE * stride_b, slot % BLOCK_SIZE
-    _store(
-        k_ptr + token * stride_k, k_cache_ptr + start, offset, stride_kh, stride_h,
-        HEADS, HEADS_PAD, HEAD_SIZE, HEAD_PAD, BLOCK_SIZE,
-    )  # fmt: skip
-    _store(
-        v_ptr + token * stride_v, v_cache_ptr + start, offset, stride_vh, stride_h,
-        HEADS, HEADS_PAD, HEAD_SIZE, HEAD_PAD, BLOCK_SIZE,
-    )  # fmt: skip
+    offset, heads, columns = slot % BLOCK_SIZE, tl.arange(0, HEADS_PAD), tl.arange(0, HEAD_PAD)
+    exists = heads < HEADS
+    mask = exists[:, None] & (columns < HEAD_SIZE)[None, :]
+    for part in tl.static_range(2):
+        x_ptr, cache_ptr = k_ptr + token * stride_k + heads * stride_kh, k_cache_ptr
+        if part == 1:
+            x_ptr, cache_ptr = v_ptr + token * stride_v + heads * stride_vh, v_cache_ptr
+        x = tl.load(x_ptr[:, None] + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+        # The sum of zeros is NaN where a number is NaN or infinite, which the maximum may not see.
+        scale = tl.div_rn(tl.max(tl.abs(x), axis=1), 127.0) + tl.sum(x * 0.0, axis=1)
+        number = tl.div_rn(x, tl.where(scale > 0, scale, 1.0)[:, None] + tl.zeros_like(x))
+        number = tl.minimum(tl.maximum(number, -127.0), 127.0)  # a scale of few bits, far below 1e-37, is too small
+        # 1.5 * 2^23 + n has no bit behind the point: the sum rounds to a whole number, ties to even.
+        code = ((number + 12582912.0) - 12582912.0).to(tl.int32).to(tl.int8)
+        runs = cache_ptr + slot // BLOCK_SIZE * stride_b + heads * stride_h
+        tl.store((runs + offset * HEAD_SIZE)[:, None] + columns[None, :], code, mask=mask)
+        tl.store((runs + BLOCK_SIZE * HEAD_SIZE).to(tl.pointer_type(tl.float32)) + offset, scale, mask=exists)
 
 
 def store_kv_int8(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -24,7 +25,7 @@ from folovllm.engine.builder.budgets import resolve_scheduler_config
 from folovllm.engine.builder.components import Components, choose_components
 from folovllm.engine.builder.kernel_check import check_kernels
 from folovllm.engine.builder.kv_offload import make_offload
-from folovllm.engine.builder.proposer import Draft, DraftRecorder, load_draft, make_proposer, step_costs
+from folovllm.engine.builder.proposer import Draft, load_draft, make_proposer, step_costs
 from folovllm.engine.core import EngineCore
 from folovllm.kv_cache_groups import KVCacheGroups
 from folovllm.model_loader.hf_config import load_hf_config
@@ -36,9 +37,10 @@ from folovllm.models.registry import ModelSpec, model_spec
 from folovllm.models.shard import shard_of
 from folovllm.models.transformers_model import TransformersSpec, load_transformers_model
 from folovllm.models.weights import build_model, read_pooler_head, weights_folder
+from folovllm.spec_decode.draft_graphs import DraftGraphs, draft_sizes
 from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.logging import init_logger
-from folovllm.worker.cuda_graph import FEWEST_TOKENS, CudaGraphs, bytes_of_graphs, capture_sizes
+from folovllm.worker.cuda_graph import FEWEST_TOKENS, CudaGraphs, bytes_of_graphs, bytes_over_null_block, capture_sizes
 from folovllm.worker.follower import LeadingGraphs, LeadingLoRA, LeadingModel
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token, kv_cache_groups
 from folovllm.worker.lora import LoRASlots
@@ -101,14 +103,14 @@ def _build(
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
     # Among ranks, one may ask the device while another records.
     alone = draft if group is None and draft is not None and isinstance(draft.model, DecoderForCausalLM) else None
-    draft_graphs = _draft_graphs(alone, chosen, limits, most, dtype, device)
-    size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups, draft_graphs)
+    record = _draft_graphs(alone, chosen, limits, most, cache_config.block_size, dtype, device)
+    size = size_cache(config, model, chosen, limits, most_rows, token_bytes, dtype, device, groups, alone, record)
     if group is not None:
         fewest = group.fewest([size.num_blocks, size.num_swap_blocks, size.num_offload_blocks])
         size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1], num_offload_blocks=fewest[2])
     limits = _within_cache(limits, size)
-    draft_graphs = _draft_graphs(alone, chosen, limits, most, dtype, device)  # of the large model's sizes
-    proposer = make_proposer(config, model, draft, size, dtype, device, draft_graphs)
+    record = _draft_graphs(alone, chosen, limits, most, size.block_size, dtype, device)  # for sequences that fit
+    proposer = make_proposer(config, model, draft, size, dtype, device, record)
     runner = _make_runner(
         config, model, chosen, limits, most_rows, size, dtype, device, eos_token_ids, proposer, group, lora
     )
@@ -161,7 +163,7 @@ def lora_layers(
 def size_cache(
     config: EngineConfig, model: DecoderForCausalLM, chosen: Components, limits: SchedulerConfig, most_rows: int,
     token_bytes: int, dtype: torch.dtype, device: torch.device, groups: KVCacheGroups,
-    draft_graphs: DraftRecorder | None = None,
+    draft: Draft | None = None, record_draft: Callable[[], DraftGraphs] | None = None,
 ) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
@@ -175,8 +177,8 @@ def size_cache(
         step = peak_bytes(full_step, device)
         if not chosen.graphs:
             return step
-        if draft_graphs is not None:
-            step += draft_graphs.num_bytes(block_size)
+        if draft is not None and record_draft is not None:
+            step += bytes_over_null_block(*draft, record_draft, block_size=block_size, dtype=dtype, device=device)
         return step + bytes_of_graphs(
             model, chosen.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=chosen.draws, cache_dtype=chosen.cache_dtype,
@@ -290,11 +292,14 @@ def shapes_of_steps(
 
 
 def _draft_graphs(
-    draft: Draft | None, chosen: Components, limits: SchedulerConfig, most: int, dtype: torch.dtype,
+    draft: Draft | None, chosen: Components, limits: SchedulerConfig, most: int, block_size: int, dtype: torch.dtype,
     device: torch.device,
-) -> DraftRecorder | None:  # fmt: skip
-    """None: there is none, or its forwards are launched one by one."""
+) -> Callable[[], DraftGraphs] | None:  # fmt: skip
+    """What records them, when the draft's cache is bound; None: its forwards are launched one by one."""
     if draft is None or not chosen.graphs or not draft.backend.supports_cuda_graphs:
         return None
-    shapes = shapes_of_steps(dataclasses.replace(chosen, backend=draft.backend), limits, draft.model, None)
-    return DraftRecorder(draft, limits, most, shapes, dtype, device)
+    return partial(
+        DraftGraphs, draft.model, draft_sizes(limits.max_num_seqs), most, max_model_len=limits.max_model_len,
+        block_size=block_size, dtype=dtype, device=device,
+        prompt_shapes=shapes_of_steps(dataclasses.replace(chosen, backend=draft.backend), limits, draft.model, None),
+    )  # fmt: skip

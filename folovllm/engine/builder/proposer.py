@@ -9,13 +9,14 @@ vLLM: v1/spec_decode/, config/speculative.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from folovllm.attention.backend import AttentionBackend, select_backend
-from folovllm.config import EngineConfig, ModelConfig, SchedulerConfig
+from folovllm.config import EngineConfig, ModelConfig
 from folovllm.core.draft_length import StepCosts
 from folovllm.engine.builder.components import Components, select_ops
 from folovllm.engine.builder.kernel_check import check_kernels
@@ -27,17 +28,15 @@ from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
 from folovllm.models.eagle import EagleHead, load_eagle_head
 from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
-from folovllm.spec_decode.draft_graphs import DraftGraphs, draft_sizes
+from folovllm.spec_decode.draft_graphs import DraftGraphs
 from folovllm.spec_decode.draft_model import DraftModelProposer
 from folovllm.spec_decode.eagle import EagleProposer
 from folovllm.spec_decode.ngram import NgramProposer
 from folovllm.spec_decode.ngram_table import NgramTable, NgramTableProposer
 from folovllm.speculative_config import HEADS, SpeculativeConfig
 from folovllm.utils.logging import init_logger
-from folovllm.worker.cuda_graph import bytes_over_null_block
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.memory import CacheSize
-from folovllm.worker.prompt_shape import PromptShape
 from folovllm.worker.proposer import Proposer
 
 logger = init_logger(__name__)
@@ -127,37 +126,12 @@ def _checked(
     return check_kernels(chosen, config, spec, dtype, device)
 
 
-@dataclass(frozen=True)
-class DraftRecorder:
-    """Records the draft model's graphs, and says before there is a cache what they will take."""
-
-    draft: Draft
-    limits: SchedulerConfig
-    """With max_model_len as it is before the cache's size is known: longer than need be, at most."""
-    most: int
-    """Tokens of a draft."""
-    prompt_shapes: list[PromptShape]
-    dtype: torch.dtype
-    device: torch.device
-
-    def record(self, block_size: int) -> DraftGraphs:
-        return DraftGraphs(
-            self.draft.model, draft_sizes(self.limits.max_num_seqs), self.most, max_model_len=self.limits.max_model_len,
-            block_size=block_size, dtype=self.dtype, device=self.device, prompt_shapes=self.prompt_shapes,
-        )  # fmt: skip
-
-    def num_bytes(self, block_size: int) -> int:
-        return bytes_over_null_block(
-            *self.draft, lambda: self.record(block_size), block_size=block_size, dtype=self.dtype, device=self.device
-        )
-
-
 def make_proposer(
     config: EngineConfig, model: DecoderForCausalLM, draft: Draft | None, size: CacheSize, dtype: torch.dtype,
-    device: torch.device, graphs: DraftRecorder | None = None,
+    device: torch.device, record: Callable[[], DraftGraphs] | None = None,
 ) -> Proposer | None:  # fmt: skip
-    """draft: of load_draft(); size: of the large model's KV cache; graphs: of the draft, to be
-    recorded. None: nothing is proposed.
+    """draft: of load_draft(); size: of the large model's KV cache; record: the draft's graphs, when its cache is bound.
+    None: nothing is proposed.
 
     Raises:
         ValueError: speculative_config['model'] is no table of n-grams, or one of another vocabulary.
@@ -173,7 +147,7 @@ def make_proposer(
             (guesser if isinstance(guesser, EagleHead) else guesser.model).ops.warm_up(guesser)
         if isinstance(guesser, EagleHead):
             return EagleProposer(guesser, model.lm_head, cache, size.num_host_blocks, device)
-        recorded = None if graphs is None else graphs.record(size.block_size)
+        recorded = None if record is None else record()
         return DraftModelProposer(guesser, cache, size.num_host_blocks, device, config.model_config.seed, recorded)
     if speculative.method == "ngram_table":
         return NgramTableProposer(NgramTable.load(speculative.model, model.decoder_spec.vocab_size))

@@ -28,12 +28,11 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.layers.kernels.matmul import INTERPRETED, STAGES, load_tile
 from folovllm.layers.moe import Groups, Routing
 from folovllm.utils.gpus import gpu_of
 
-INTERPRETED: bool = triton.knobs.runtime.interpret
 FEW_ROWS = 16  # of a tile when an expert has few: the least that a matrix unit multiplies
-STAGES = 3
 COLUMNS = 1024  # of a program of _combine
 PAIRS = 1024  # that a program of _group looks at together
 
@@ -90,74 +89,40 @@ def find_tile(ends_ptr, num_experts, EXPERTS: tl.constexpr, BLOCK_M: tl.constexp
     return expert, first, tl.sum(tl.where(e == expert, ends, 0), 0)
 
 
-@triton.jit
-def load_tile(rows, k, size, row_exists, INTERPRETED: tl.constexpr):
-    tile = tl.load(rows + k[None, :], mask=row_exists[:, None] & (k < size)[None, :], other=0.0)
-    return tile.to(tl.float32) if INTERPRETED else tile  # its products take the raw bits of bfloat16
-
-
-@triton.jit
-def _add_gate_up(
-    gate, up, x_rows, gate_rows, up_offset, k, size, row_exists, column_exists, INTERPRETED: tl.constexpr
-):  # fmt: skip
-    x = load_tile(x_rows, k, size, row_exists, INTERPRETED)
-    gate = tl.dot(x, tl.trans(load_tile(gate_rows, k, size, column_exists, INTERPRETED)), gate, input_precision="ieee")
-    weight = load_tile(gate_rows + up_offset, k, size, column_exists, INTERPRETED)
-    return gate, tl.dot(x, tl.trans(weight), up, input_precision="ieee")
-
-
 @triton.jit(do_not_specialize=["num_experts", "top_k"])
-def _gate_up_kernel(
-    x_ptr, weight_ptr, order_ptr, ends_ptr, out_ptr, num_experts, top_k, hidden, size,
-    EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+def _experts_kernel(
+    x_ptr, weight_ptr, order_ptr, ends_ptr, out_ptr, num_experts, top_k, in_features, out_features,
+    GATED: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
+    """GATED: rows of x are gathered, and an expert has as many rows of gate, then of up; else those of the result are
+    put back."""
     expert, first, end = find_tile(ends_ptr, num_experts, EXPERTS, BLOCK_M)
     if expert >= num_experts:
         return
     pairs, columns = first + tl.arange(0, BLOCK_M), tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row_exists, column_exists = pairs < end, columns < size
-    tokens = tl.load(order_ptr + pairs, mask=row_exists, other=0) // top_k
-    x_rows = x_ptr + (tokens * hidden)[:, None]
-    gate_rows = weight_ptr + ((expert.to(tl.int64) * 2 * size + columns) * hidden)[:, None]
-    up_offset = size * hidden
-    gate = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    up, k = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.arange(0, BLOCK_K)
-    for start in range(0, hidden, BLOCK_K):
-        gate, up = _add_gate_up(
-            gate, up, x_rows, gate_rows, up_offset, start + k, hidden, row_exists, column_exists, INTERPRETED
-        )
-    small = tl.exp(-tl.abs(gate))  # as in silu_mul.py
-    out = gate * tl.where(gate >= 0, 1.0, small) / (1.0 + small) * up
-    at = out_ptr + (pairs.to(tl.int64) * size)[:, None] + columns[None, :]
-    tl.store(at, out.to(out_ptr.dtype.element_ty), mask=row_exists[:, None] & column_exists[None, :])
-
-
-@triton.jit
-def add_products(acc, x_rows, weight_rows, k, size, row_exists, column_exists, INTERPRETED: tl.constexpr):
-    x = load_tile(x_rows, k, size, row_exists, INTERPRETED)
-    weight = load_tile(weight_rows, k, size, column_exists, INTERPRETED)
-    return tl.dot(x, tl.trans(weight), acc, input_precision="ieee")
-
-
-@triton.jit(do_not_specialize=["num_experts"])
-def _down_kernel(
-    act_ptr, weight_ptr, order_ptr, ends_ptr, out_ptr, num_experts, hidden, size,
-    EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    INTERPRETED: tl.constexpr,
-):  # fmt: skip
-    expert, first, end = find_tile(ends_ptr, num_experts, EXPERTS, BLOCK_M)
-    if expert >= num_experts:
-        return
-    pairs, columns = first + tl.arange(0, BLOCK_M), tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row_exists, column_exists = pairs < end, columns < hidden
-    act_rows = act_ptr + (pairs.to(tl.int64) * size)[:, None]
-    weight_rows = weight_ptr + ((expert.to(tl.int64) * hidden + columns) * size)[:, None]
+    row_exists, column_exists = pairs < end, columns < out_features
+    row = pairs.to(tl.int64)
+    if GATED:
+        row = tl.load(order_ptr + pairs, mask=row_exists, other=0) // top_k
+    x_rows = x_ptr + (row * in_features)[:, None]
+    weight_rows = weight_ptr + ((expert.to(tl.int64) * (1 + GATED) * out_features + columns) * in_features)[:, None]
     acc, k = tl.zeros([BLOCK_M, BLOCK_N], tl.float32), tl.arange(0, BLOCK_K)
-    for start in range(0, size, BLOCK_K):
-        acc = add_products(acc, act_rows, weight_rows, start + k, size, row_exists, column_exists, INTERPRETED)
-    places = tl.load(order_ptr + pairs, mask=row_exists, other=0)
-    at = out_ptr + (places * hidden)[:, None] + columns[None, :]
+    up = acc
+    for start in range(0, in_features, BLOCK_K):
+        x = load_tile(x_rows, start + k, in_features, row_exists, INTERPRETED)
+        weight = load_tile(weight_rows, start + k, in_features, column_exists, INTERPRETED)
+        acc = tl.dot(x, tl.trans(weight), acc, input_precision="ieee")
+        if GATED:
+            up_rows = weight_rows + out_features * in_features
+            weight = load_tile(up_rows, start + k, in_features, column_exists, INTERPRETED)
+            up = tl.dot(x, tl.trans(weight), up, input_precision="ieee")
+    if GATED:
+        small, to = tl.exp(-tl.abs(acc)), pairs.to(tl.int64)  # as in silu_mul.py
+        acc = acc * tl.where(acc >= 0, 1.0, small) / (1.0 + small) * up
+    else:
+        to = tl.load(order_ptr + pairs, mask=row_exists, other=0)
+    at = out_ptr + (to * out_features)[:, None] + columns[None, :]
     tl.store(at, acc.to(out_ptr.dtype.element_ty), mask=row_exists[:, None] & column_exists[None, :])
 
 
@@ -219,15 +184,14 @@ def grouped_mlps(
     act, y, out = x.new_empty(num_pairs, size), x.new_empty(num_pairs, hidden), torch.empty_like(x)
     if not num_pairs:
         return out
-    rows = most_tiles(num_pairs, num_experts, block_m)
-    chosen = {
-        "EXPERTS": triton.next_power_of_2(num_experts), "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k,
-        "INTERPRETED": INTERPRETED, "num_warps": 4, "num_stages": gpu_of(x.device).stages(STAGES),
-    }  # fmt: skip
-    _gate_up_kernel[(rows, triton.cdiv(size, block_n))](
-        x, gate_up, *groups, act, num_experts, top_k, hidden, size, **chosen
-    )
-    _down_kernel[(rows, triton.cdiv(hidden, block_n))](act, down, *groups, y, num_experts, hidden, size, **chosen)
+    num_tiles = most_tiles(num_pairs, num_experts, block_m)
+    for rows, weight, made, gated in ((x, gate_up, act, True), (act, down, y, False)):
+        outs = made.shape[1]
+        _experts_kernel[(num_tiles, triton.cdiv(outs, block_n))](
+            rows, weight, *groups, made, num_experts, top_k, rows.shape[1], outs, GATED=gated,
+            EXPERTS=triton.next_power_of_2(num_experts), BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+            INTERPRETED=INTERPRETED, num_warps=4, num_stages=gpu_of(x.device).stages(STAGES),
+        )  # fmt: skip
     combine_kernel[(num_tokens, triton.cdiv(hidden, COLUMNS))](
         y, routing.weights.contiguous(), out, top_k, hidden, COLUMNS=COLUMNS, num_warps=4
     )

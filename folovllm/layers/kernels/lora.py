@@ -20,7 +20,8 @@ import torch
 import triton
 import triton.language as tl
 
-from folovllm.layers.kernels.experts import INTERPRETED, STAGES, add_products, find_tile, load_tile, most_tiles
+from folovllm.layers.kernels.experts import find_tile, most_tiles
+from folovllm.layers.kernels.matmul import INTERPRETED, STAGES, add_products, load_tile
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 from folovllm.utils.gpus import gpu_of
 

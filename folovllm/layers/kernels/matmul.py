@@ -26,14 +26,15 @@ GROUP_ROWS = 8  # tiles of rows that go through the weight together: they find i
 
 
 @triton.jit
-def _add_products(
-    acc, x_rows, weight_rows, k, in_features, row_exists, column_exists, INTERPRETED: tl.constexpr
-):  # fmt: skip
-    exists = (k < in_features)[None, :]
-    x = tl.load(x_rows + k[None, :], mask=row_exists[:, None] & exists, other=0.0)
-    weight = tl.load(weight_rows + k[None, :], mask=column_exists[:, None] & exists, other=0.0)
-    if INTERPRETED:  # its products take the raw bits of bfloat16
-        x, weight = x.to(tl.float32), weight.to(tl.float32)
+def load_tile(rows, k, size, row_exists, INTERPRETED: tl.constexpr):
+    tile = tl.load(rows + k[None, :], mask=row_exists[:, None] & (k < size)[None, :], other=0.0)
+    return tile.to(tl.float32) if INTERPRETED else tile  # its products take the raw bits of bfloat16
+
+
+@triton.jit
+def add_products(acc, x_rows, weight_rows, k, size, row_exists, column_exists, INTERPRETED: tl.constexpr):
+    x = load_tile(x_rows, k, size, row_exists, INTERPRETED)
+    weight = load_tile(weight_rows, k, size, column_exists, INTERPRETED)
     return tl.dot(x, tl.trans(weight), acc, input_precision="ieee")
 
 
@@ -43,18 +44,17 @@ def _linear_kernel(
     HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_ROWS: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    row_tiles, column_tiles = tl.cdiv(num_rows, BLOCK_M), tl.cdiv(out_features, BLOCK_N)
-    group, place = tl.program_id(0) // (GROUP_ROWS * column_tiles), tl.program_id(0) % (GROUP_ROWS * column_tiles)
-    rows_here = tl.minimum(row_tiles - group * GROUP_ROWS, GROUP_ROWS)
-    rows = (group * GROUP_ROWS + place % rows_here) * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = place // rows_here * BLOCK_N + tl.arange(0, BLOCK_N)
+    row_tile, column_tile = tl.swizzle2d(
+        tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0), GROUP_ROWS
+    )
+    rows, columns = row_tile * BLOCK_M + tl.arange(0, BLOCK_M), column_tile * BLOCK_N + tl.arange(0, BLOCK_N)
     row_exists, column_exists = rows < num_rows, columns < out_features
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     x_rows = x_ptr + (rows.to(tl.int64) * stride_x)[:, None]
     weight_rows = weight_ptr + (columns.to(tl.int64) * in_features)[:, None]
     k = tl.arange(0, BLOCK_K)
     for start in range(0, in_features, BLOCK_K):  # not `while`, in which Triton would fetch no tiles ahead
-        acc = _add_products(acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED)
+        acc = add_products(acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED)
     if HAS_BIAS:
         acc += tl.load(bias_ptr + columns, mask=column_exists, other=0.0).to(tl.float32)[None, :]
     out_ptrs = out_ptr + (rows.to(tl.int64) * out_features)[:, None] + columns[None, :]
@@ -80,7 +80,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     out = torch.empty(num_rows, out_features, dtype=x.dtype, device=x.device)
     block_m, block_n, block_k, num_warps = tiles(x.element_size())
     if num_rows:
-        _linear_kernel[(triton.cdiv(num_rows, block_m) * triton.cdiv(out_features, block_n),)](
+        _linear_kernel[(triton.cdiv(out_features, block_n), triton.cdiv(num_rows, block_m))](
             x, weight, weight if bias is None else bias, out, num_rows, in_features, out_features, x.stride(0),
             HAS_BIAS=bias is not None, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP_ROWS=GROUP_ROWS,
             INTERPRETED=INTERPRETED, num_warps=num_warps, num_stages=gpu_of(x.device).stages(STAGES),

@@ -1,6 +1,6 @@
-"""Experts of a model with quantised weights, on a GPU: one launch multiplies by the codes of all of a layer's.
+"""Experts of a model on a GPU: one launch multiplies by the weights of all of a layer's, or by their codes.
 
-    loaded     expert by expert: Codes ─ packed ─▶ words, scales, offsets
+    loaded     expert by expert: weights; Codes ─ packed ─▶ words, scales, offsets
     stack()    those of all experts side by side; of experts that are not alike the weights that are meant
 
 A program finds its expert and its rows as in layers/kernels/experts.py, and adds up the lines of that expert's weight
@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import nn
 
 from folovllm.layers.kernels import experts as kernels
+from folovllm.layers.kernels.matmul import INTERPRETED, STAGES
 from folovllm.layers.kernels.silu_mul import silu_mul
 from folovllm.layers.linear import PLAIN, Linear
 from folovllm.layers.moe import Experts, Groups, Routing
@@ -28,10 +29,8 @@ from folovllm.layers.quantization.cuda import TritonCodesLinear
 from folovllm.layers.quantization.kernels.linear_codes import PackedCodes, _add_line
 from folovllm.utils.gpus import gpu_of
 
-INTERPRETED: bool = triton.knobs.runtime.interpret
 
-
-class QuantizedExperts(Experts):
+class StackedExperts(Experts):
     route = staticmethod(kernels.route)
 
     def __init__(self, count: int, make: Callable[[int], nn.Module], *, invariant: bool = False) -> None:
@@ -48,6 +47,7 @@ class QuantizedExperts(Experts):
             for product, own in zip(side, stack.words if isinstance(stack, PackedCodes) else stack, strict=True):
                 product.method, product.weight = PLAIN, nn.Parameter(own, requires_grad=False)
         self.gate_up, self.down = stacks
+        torch.cuda.empty_cache()  # no stack finds room where single experts were
 
     def forward(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
         multiply: Any = grouped_codes if isinstance(self.down, PackedCodes) else kernels.grouped_mlps
@@ -115,7 +115,7 @@ def grouped_codes(
         return out
     num_pairs, gpu = num_tokens * top_k, gpu_of(x.device)
     block_m, block_n, _ = kernels.tiles(num_pairs, num_experts, x.element_size(), invariant=invariant)
-    stages = 2 if gpu.has_small_tiles and block_m > kernels.FEW_ROWS else gpu.stages(kernels.STAGES)
+    stages = 2 if gpu.has_small_tiles and block_m > kernels.FEW_ROWS else gpu.stages(STAGES)
 
     def multiply(rows: torch.Tensor, by: PackedCodes, *, gathers: bool) -> torch.Tensor:
         _, lines, outs, words = by.words.shape

@@ -30,8 +30,9 @@ from tests.m7.test_triton_codes_engine import SMALL, say
 from tests.m10.support import by_hand, random_routing
 
 pytest.importorskip("triton")
+from folovllm.layers.few_rows import FewRowsOps
 from folovllm.layers.quantization import experts
-from folovllm.layers.quantization.experts import QuantizedExperts
+from folovllm.layers.quantization.experts import StackedExperts
 from folovllm.layers.quantization.kernels.linear_codes import PackedCodes
 from folovllm.layers.triton_ops import triton_ops
 
@@ -72,7 +73,7 @@ class Case:
             return MLP(spec, LayerOps(linear), f"model.layers.0.mlp.experts.{number}")
 
         with DEVICE, default_dtype(dtype):
-            self.experts = QuantizedExperts(len(hows), make, **how)
+            self.experts = StackedExperts(len(hows), make, **how)
         self.means: Any = []
         built: Any = self.experts
         for expert, kind in zip(built, hows, strict=True):
@@ -163,7 +164,7 @@ def test_an_engine_that_starts_tries_them(quantization: str, monkeypatch: pytest
     case = kernel_cases._product_cases(torch.randn, spec)["experts"]
     ours = QuantizedLinears(scheme, partial(gpu_method, invariant=False), PLAIN)
     plain = Mock(ops=LayerOps(QuantizedLinears(scheme, plain_method, PLAIN)))
-    chosen = Mock(ops=triton_ops(ours, QuantizedExperts))
+    chosen = Mock(ops=FewRowsOps(**vars(triton_ops(ours)), few_rows=None))  # as select_ops() has it
     assert kernel_check._find_fault(case, chosen, plain, 1e-3) is None
     monkeypatch.setattr(experts, "silu_mul", lambda rows: 2 * silu_mul(rows))
     assert "is off by" in str(kernel_check._find_fault(case, chosen, plain, 1e-3))

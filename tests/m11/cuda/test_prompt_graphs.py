@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from folovllm import LLM, LLMEngine, SamplingParams
 from folovllm.attention.backends.triton import TritonBackend
 from folovllm.attention.splits import choose_splits
-from folovllm.engine.builder.proposer import DraftRecorder
+from folovllm.engine.builder import engine_core
 from folovllm.worker.cuda_graph import bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.prompt_graph import PromptGraphs
@@ -232,7 +232,6 @@ def test_their_memory_is_within_the_share(folder: Path, shapes_only: FakeCuda) -
     engine, device = make_shallow_engine(folder), shapes_only.devices[0]
     graphs = engine.runner.graphs
     assert graphs is not None
-    assert graphs.prompts is not None
     assert list(graphs.prompts.graph_bytes) == prompt_shapes(4096, NUM_SEQS)[::-1]
     kept = [*vars(graphs.outputs).values(), graphs.buffers.packed, graphs.buffers.block_tables]
     kept += [graphs.prompts.packed, graphs.prompts.block_tables, graphs.prompts.hidden]
@@ -255,23 +254,20 @@ def test_their_memory_is_within_the_share(folder: Path, shapes_only: FakeCuda) -
 @pytest.mark.exhaustive
 def test_what_a_drafts_graphs_take_is_kept_back_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the cache is as large as memory allows. The draft's own prompts are among its graphs."""
-    num_bytes, more, sizes = DraftRecorder.num_bytes, [0, 10 << 20], []
+    num_bytes, more, sizes = engine_core.bytes_over_null_block, [0, 10 << 20], []
     speculative = {"method": "draft_model", "num_speculative_tokens": 3}
     with fake_cuda_machine(numbers=False, total_bytes=120 << 20, context_bytes=0, prompt_graphs=True) as machine:
 
-        def watched(self: DraftRecorder, block_size: int) -> int:
-            said = num_bytes(self, block_size)
+        def watched(model: Any, backend: Any, record: Callable[[], Any], **where: Any) -> int:
+            said = num_bytes(model, backend, record, **where)
             before = machine.devices[0].bytes_in_use
-            KVCache(
-                self.draft.model, TritonBackend, num_blocks=1, block_size=block_size, dtype=self.dtype,
-                device=self.device,
-            )  # fmt: skip
-            made = self.record(block_size)
-            assert made.prompts is not None
+            KVCache(model, TritonBackend, num_blocks=1, **where)
+            made = record()
+            assert made.prompts.shapes
             assert said * 0.9 < machine.devices[0].bytes_in_use - before <= said + (1 << 20)  # and the null block
             return said + more[len(sizes)]
 
-        monkeypatch.setattr(DraftRecorder, "num_bytes", watched)
+        monkeypatch.setattr(engine_core, "bytes_over_null_block", watched)
         for _ in more:
             llm = LLM(
                 dtype="float32", device="cuda", gpu_memory_utilization=SHARE, speculative_config=speculative,

@@ -89,7 +89,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, spec: DecoderSpec, ops: LayerOps, name: str, window: int | None = None) -> None:
         super().__init__()
-        self.norm_rotary = ops.norm_rotary
+        self.ops = ops
         self.num_heads, self.num_kv_heads, self.head_size = spec.num_heads, spec.num_kv_heads, spec.head_size
         q_size, kv_size = spec.num_heads * spec.head_size, spec.num_kv_heads * spec.head_size
         parts = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
@@ -103,9 +103,7 @@ class SelfAttention(nn.Module):
         self.attn = Attention(spec.num_heads, spec.num_kv_heads, spec.head_size, extras=extras)
 
     def forward(self, x: torch.Tensor, rotary: Rotary, metadata: AttentionMetadata) -> torch.Tensor:
-        heads = self.qkv_proj(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_size)
-        q, k, v = self.norm_rotary(heads, self.qk_norm, rotary, self.num_heads, self.num_kv_heads)
-        return self.o_proj(self.attn(q, k, v, metadata).flatten(1))
+        return self.o_proj(self.ops.attend(self, self.qkv_proj(x), rotary, metadata))
 
 
 class MLP(nn.Module):

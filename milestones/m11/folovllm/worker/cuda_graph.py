@@ -158,21 +158,17 @@ class CudaGraphs:
     Attributes:
         draws: whether the graphs draw, with the sampling kernel; else they end with the logits.
         graph_bytes: device memory that recording each of them took: of the pool, and for its list of launches.
-        prompts: those for steps with prompts, in the same pool, if there are any.
+        prompts: those for steps with prompts, in the same pool.
     """
-
-    prompts: PromptGraphs | None = None
 
     def __init__(
         self, model: DecoderForCausalLM, sizes: list[int], *, max_model_len: int, block_size: int,
         dtype: torch.dtype, device: torch.device, draws: bool, prompt_shapes: Sequence[PromptShape] = (),
     ) -> None:  # fmt: skip
         self.model, self.sizes, self.draws = model, sizes, draws
-        if prompt_shapes:
-            self.prompts = PromptGraphs(
-                model, list(prompt_shapes), max_model_len=max_model_len, block_size=block_size, dtype=dtype,
-                device=device,
-            )  # fmt: skip
+        self.prompts = PromptGraphs(
+            model, prompt_shapes, max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device
+        )
         # Each token more would ask for experts of its own.
         fewest = FEWEST_TOKENS if device.type == "cuda" and model.decoder_spec.experts is None else 1
         self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device, fewest, groups_of(model))
@@ -183,15 +179,13 @@ class CudaGraphs:
 
     @property
     def pool_bytes(self) -> int:
-        of_prompts = {} if self.prompts is None else self.prompts.graph_bytes
-        return sum(self.graph_bytes.values()) + sum(of_prompts.values())
+        return sum(self.graph_bytes.values()) + sum(self.prompts.graph_bytes.values())
 
     @torch.inference_mode()
     def record(self) -> None:
         """Record the largest graph first, so that all others fit into its memory."""
         pool = torch.cuda.graph_pool_handle()
-        if self.prompts is not None:
-            self.prompts.record(pool)
+        self.prompts.record(pool)
         for size in reversed(self.sizes):
             self.buffers.clear(size)
             graph, num_bytes = record_graph(self.model, lambda size=size: self._forward(size), pool)  # type: ignore[misc]
@@ -251,8 +245,7 @@ def bytes_of_graphs(
             draws=draws, prompt_shapes=prompt_shapes[-2:],
         )  # fmt: skip
         others = (len(sizes) - len(graphs.sizes)) * graphs.graph_bytes[graphs.sizes[0]]
-        if graphs.prompts is not None:
-            recorded = graphs.prompts.graph_bytes
+        if recorded := graphs.prompts.graph_bytes:
             others += (len(prompt_shapes) - len(recorded)) * min(recorded.values())
         return graphs
 

@@ -95,7 +95,7 @@ class ModelRunner:
         drawing = list(map(step.rows.__getitem__, step.draws))
         hidden = logits = drawn = None
         reads_hidden = self.speculation is not None and self.speculation.proposer.reads_hidden
-        if self.graphs is not None and self.graphs.prompts is not None and shape is not None:
+        if self.graphs is not None and shape is not None:
             hidden = self.graphs.prompts.replay(inputs, shape)  # the device has work while its draws are prepared
         gumbel_params = self._prepare_draws(drawing, None if drafts is None else inputs.num_drawn)
         if self.graphs is None or size is None:
@@ -150,7 +150,7 @@ class ModelRunner:
         # A graph's rows are tokens. Log-probabilities of a prompt are by sequences, and a draft model computes it, too.
         fits = num_tokens == len(nums) + num_drafted and not (self.speculation and scheduled.num_prompt_tokens)
         size = padded_size(num_tokens, self.graphs.sizes) if fits else None
-        if prompts is None or (size is not None and not num_drafted):
+        if size is not None and not num_drafted:
             return size, None
         shape = prompts.shape_for_drafts(nums) if fits and num_drafted else prompts.shape_for(nums)
         return (size, None) if shape is None else (None, shape)

@@ -119,12 +119,11 @@ def select_ops(
     if has_triton:
         from folovllm.layers.few_rows import FewRowsOps, few_rows, takes_few_rows
         from folovllm.layers.kernels.matmul import TiledLinear
-        from folovllm.layers.quantization.experts import QuantizedExperts  # loads Triton
-        from folovllm.layers.triton_ops import StackedExperts, triton_ops
+        from folovllm.layers.triton_ops import StackedExperts, triton_ops  # loads Triton
 
         plain = TiledLinear() if invariant else PLAIN
         method = partial(gpu_method, invariant=invariant, plain=plain)
-        experts = partial(StackedExperts if scheme is None else QuantizedExperts, invariant=invariant)
+        experts = partial(StackedExperts, invariant=invariant)
         fused = triton_ops(linear(plain, method), experts, fuses_decode=not drafts)
         if not invariant and (scheme is not None or takes_few_rows(dtype, device)):
             return FewRowsOps(**vars(fused), few_rows=few_rows if scheme is None else None)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from folovllm.attention.backend import Attention, AttentionExtras, FusedRope
+from folovllm.attention.backend import Attention, AttentionExtras
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
 from folovllm.engine.builder.components import Components
@@ -98,45 +98,29 @@ def _attention_cases(
 
 def _head_cases(make: Make, spec: DecoderSpec, block_size: int, cache_dtype: torch.dtype) -> dict[str, Case]:
     heads, kv_heads, size, eps = spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps
-    qkv = make(3, heads + 2 * kv_heads, size)
-    rotary = RotaryEmbedding(size, 3, spec.rope).to(qkv.device)(torch.arange(3, device=qkv.device))
-    norm = QKNorm(heads, kv_heads, size, eps)
-    norm.weight = nn.Parameter(make(2, size), requires_grad=False)
-    qk_norm = norm if spec.qk_norm else None
+    qkv, norm = make(3, (heads + 2 * kv_heads) * size), QKNorm(heads, kv_heads, size, eps)
+    rotary = RotaryEmbedding(size, 60, spec.rope).to(qkv.device)(torch.arange(0, 60, 20, device=qkv.device))
+    norm.weight, (keys, values) = nn.Parameter(make(2, size), requires_grad=False), make(2, 3, kv_heads, size)
+    attn = Attention(heads, kv_heads, size)
+    layer = SimpleNamespace(
+        attn=attn, num_heads=heads, num_kv_heads=kv_heads, head_size=size, qk_norm=norm if spec.qk_norm else None
+    )
 
-    def rotate(chosen: Components) -> Tensor:
-        """q, k and v, and a cache that has k and v, where it keeps them as they are."""
-        backend, heads_of_three = chosen.backend(heads, kv_heads, size, size**-0.5), qkv.clone()
-        if not backend.stores_as_is:
-            return torch.cat(chosen.ops.norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads), 1)
-        cache = torch.zeros(backend.kv_cache_shape(4, block_size), dtype=cache_dtype, device=qkv.device)
-        slots = torch.arange(3, 0, -1, device=qkv.device) * block_size
-        computes: Any = chosen.ops.norm_rotary
-        if computes is LayerOps().norm_rotary:
-            q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads)
-            backend.write(k, v, cache, slots)
-        else:  # the kernel, which stores them itself
-            q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads, cache, slots)
-        return torch.cat([q.flatten(), k.flatten(), v.flatten(), cache.flatten()])
-
-    def decode(chosen: Components) -> Tensor:
-        """Second tokens of three sequences, whose first keys are zeros, and what is in the cache then."""
-        heads_of_three, backend = qkv.clone(), cast(Any, chosen.backend(heads, kv_heads, size, size**-0.5))
+    def attend(longest: int, chosen: Components) -> Tensor:
+        """Of second tokens of three sequences. longest: query, or so it is said, so that a prompt's kernels compute
+        them, which read K and V from the cache; else that is returned, too, where it has them as they are."""
+        backend, product = attn.make_backend(chosen.backend), qkv.clone()
+        cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=qkv.device)
+        attn.bind(backend, cache)
         tables = torch.arange(1, 7, dtype=torch.int32, device=qkv.device).view(3, 2)
         slots = tables[:, 1 // block_size].long() * block_size + 1 % block_size
+        backend.write(keys, values, cache, tables[:, 0].long() * block_size)
         starts = torch.arange(4, dtype=torch.int32, device=qkv.device)
-        metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, 1, 2)
-        cache = torch.zeros(backend.kv_cache_shape(7, block_size), dtype=cache_dtype, device=qkv.device)
-        if getattr(chosen.ops, "fuses_decode", None) and backend.stores_as_is and backend.supports_fused_decode:
-            fused = FusedRope(norm.weight if spec.qk_norm else None, eps, rotary[0], rotary[1], slots)
-            out = backend.fused_forward(heads_of_three[:, :heads], cache, metadata, fused)
-        else:
-            q, k, v = LayerOps().norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads)
-            backend.write(k, v, cache, slots)
-            out = backend.forward(q, cache, metadata)
-        return torch.cat([out.flatten(), cache.flatten()])
+        metadata = AttentionMetadata(starts, torch.full_like(starts[1:], 2), slots, tables, longest, 2)
+        out = chosen.ops.attend(layer, product, rotary, metadata)
+        return torch.cat([out.flatten(), *([cache.flatten()] if backend.stores_as_is and longest == 1 else [])])
 
-    return {"norm_rotary": rotate, "fuses_decode": decode}
+    return {"norm_rotary": partial(attend, 2), "fuses_decode": partial(attend, 1)}
 
 
 def _product_cases(make: Make, spec: DecoderSpec) -> dict[str, Case]:
@@ -173,8 +157,9 @@ def _product_cases(make: Make, spec: DecoderSpec) -> dict[str, Case]:
             experts = chosen.ops.experts(few, lambda number: MLP(one, LayerOps(linear), f"{name}.{number}"))
         for weight, numbers in zip(experts.parameters(), middles, strict=False):
             weight.copy_(numbers.view(weight.shape))
-        if isinstance(method, QuantizedLinears):
-            chosen.ops.process_weights_after_loading(experts)
+        LayerOps.process_weights_after_loading(chosen.ops, experts)  # others want a whole model
+        if stack := getattr(experts, "stack", None):
+            stack()
         logits = torch.arange(40 * few, device=x.device).view(40, few) % (few + 3) * 1.0
         return experts(rows.repeat(2, 1)[:40], experts.route(logits, min(2, few), renormalize=True))
 
