@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from folovllm.sample.kernels import cut, threshold
+from folovllm.sample.kernels import sampler as kernel
 from tests.m1.sampling_reference import distribution
 from tests.m4.sampling_kernel_support import CUDA, FILTERS, kept, normal
 
@@ -30,8 +31,8 @@ def test_every_filter_keeps_what_the_definition_keeps(dtype: torch.dtype) -> Non
 
 
 def test_a_row_of_several_tiles_keeps_what_the_definition_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut, "BLOCK", 128)
-    monkeypatch.setattr(cut, "MOST", 2)
+    monkeypatch.setattr(kernel, "BLOCK", 128)
+    monkeypatch.setattr(kernel, "MOST", 2)
     settings = [FILTERS["top_k"], FILTERS["top_p"], FILTERS["all"], {"top_k": 1000, "top_p": 0.97}]
     logits = normal(4, 600).bfloat16()
     want = [kept_by_definition(row, **filters) for row, filters in zip(logits, settings, strict=True)]
@@ -55,8 +56,8 @@ def test_a_whole_vocabulary_is_cut_exactly_in_a_few_passes(
     dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both thresholds, in as many passes as the docstrings say. One tile, or the interpreter would take a minute."""
-    monkeypatch.setattr(cut, "BLOCK", 2**18)
-    monkeypatch.setattr(cut, "MOST", 2)
+    monkeypatch.setattr(kernel, "BLOCK", 2**18)
+    monkeypatch.setattr(kernel, "MOST", 2)
     counted = CountedFunction(threshold.count_and_mass)
     monkeypatch.setattr(threshold, "count_and_mass", counted)
     monkeypatch.setattr(cut, "count_and_mass", counted)

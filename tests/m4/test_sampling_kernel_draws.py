@@ -171,16 +171,17 @@ def test_a_row_that_cannot_be_drawn_from_is_marked(settings: dict) -> None:
     assert tokens[1:] == [NOT_FINITE] * 3 + [0]
 
 
-def test_draws_of_the_kernel_itself_fit_the_exact_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("top_k", [9, 5])
+def test_draws_of_the_kernel_itself_fit_the_exact_distribution(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """120 rows in one launch, each with an offset of its own: the kernel's races, not a copy of them. Each logit is the
     largest yet of its stripe, and what was summed before it is scaled down."""
     monkeypatch.setattr(kernel, "LANES", 4)
     monkeypatch.setattr(kernel, "DEEP", 1)
     logits = normal(9).sort().values
-    filters = as_filters([{"temperature": 1.3}] * 120, 9)
+    filters = as_filters([{"temperature": 1.3, "top_k": top_k}] * 120, 9)
     seeds, offsets = torch.full((120,), 5, device=DEVICE), torch.arange(120, device=DEVICE)
     tokens = kernel.sample(logits.expand(120, -1).to(DEVICE), filters, seeds, offsets)
-    assert_fits(np.bincount(tokens.cpu(), minlength=9), distribution(logits.tolist(), temperature=1.3))
+    assert_fits(np.bincount(tokens.cpu(), minlength=9), distribution(logits.tolist(), temperature=1.3, top_k=top_k))
 
 
 def nothing_seeded(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:

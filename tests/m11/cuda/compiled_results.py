@@ -41,6 +41,7 @@ from folovllm.layers.quantization.codes import Codes, round_to_e4m3, round_to_ne
 from folovllm.layers.quantization.kernels.linear_codes import linear_codes, pack_codes
 from folovllm.layers.quantization.kernels.round_rows import round_rows
 from folovllm.sample.filters import Filters, keep_prefix
+from folovllm.sample.kernels import sampler
 from folovllm.sample.kernels.sampler import sample
 from folovllm.sampling_params import SamplingParams
 from tests.m11.cuda.ptx.launch import Launcher
@@ -315,6 +316,8 @@ def draws() -> Iterator[Result]:
     assert right[range(1, 5), tokens[1:5]].all()
     yield "kept", kept[1:5] * logits[1:5].isfinite(), right[1:5]
     yield "argmax", tokens[[0, 5]], logits[[0, 5]].argmax(1)
+    sampler.FEW = 1
+    yield "drawn of few", tokens, sample(logits, flat, torch.arange(6), torch.arange(6))
 
 
 if __name__ == "__main__":
