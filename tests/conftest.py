@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -90,6 +91,12 @@ def _seed(config: pytest.Config) -> int:
 def has_bf16_units(request: pytest.FixtureRequest) -> str:
     """Both kinds of CPU, one after the other, for a module's other fixtures. Changes nothing by itself."""
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def printed(has_bf16_units: str) -> Any:
+    """What the examples print, as helpers.Printed."""
+    return import_module("tests.helpers").Printed(has_bf16_units)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ What it cannot know: whether Apple's GPU computes what torch's list promises, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,8 @@ import torchgen
 import yaml
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.fake_cuda.tensor import mapped, tensors_in
 
 DEVICE = torch.device("mps", 0)
 FACTORIES = {"empty", "zeros", "ones", "full", "arange", "tensor"}
@@ -73,10 +75,10 @@ class MpsTensor(torch.Tensor):
         return iter(self.unbind(0))
 
     def __getitem__(self, index: Any) -> Any:
-        return MpsTensor(self.inner[_mapped(_unwrap, index)])
+        return MpsTensor(self.inner[mapped(_unwrap, index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.inner[_mapped(_unwrap, index)] = _unwrap(value)
+        self.inner[mapped(_unwrap, index)] = _unwrap(value)
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -114,16 +116,16 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name, overload = func._schema.name.partition("::")[2], func._schema.overload_name
     if not runs_on_mps(f"{name}.{overload}" if overload else name):
         raise NotImplementedError(f"torch has no {func} for MPS")
-    tensors = list(_tensors_in((args, kwargs)))
+    tensors = list(tensors_in((args, kwargs)))
     hosts = [each for each in tensors if not isinstance(each, MpsTensor) and each.dim() > 0]
     if hosts and name not in TAKES_HOST_TENSORS:
         raise RuntimeError(f"{func}: tensors on mps:0 and cpu")
     if name == "copy_" and hosts and (kwargs.get("non_blocking") or True in args[2:]):
         raise RuntimeError("a copy between host and MPS that does not wait")
-    inner_kwargs = _mapped(_unwrap, kwargs)
+    inner_kwargs = mapped(_unwrap, kwargs)
     if "device" in inner_kwargs:
         inner_kwargs["device"] = "cpu"
-    out = func(*_mapped(_unwrap, args), **inner_kwargs)
+    out = func(*mapped(_unwrap, args), **inner_kwargs)
     if name == "copy_" and not isinstance(args[0], MpsTensor):
         return args[0]
     written = {id(each.inner): each for each in tensors if isinstance(each, MpsTensor)}
@@ -133,7 +135,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             return value
         return written[id(value)] if id(value) in written else MpsTensor(value)
 
-    return _mapped(wrapped, out)
+    return mapped(wrapped, out)
 
 
 class _Functions(TorchFunctionMode):
@@ -160,7 +162,7 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         on_mps = _is_mps(kwargs.get("device")) or any(
-            isinstance(each, MpsTensor) for each in _tensors_in((args, kwargs))
+            isinstance(each, MpsTensor) for each in tensors_in((args, kwargs))
         )
         return _run(func, args, kwargs) if on_mps else func(*args, **kwargs)
 
@@ -179,21 +181,3 @@ def _is_mps(device: Any) -> bool:
 
 def _unwrap(value: Any) -> Any:
     return value.inner if isinstance(value, MpsTensor) else value
-
-
-def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return type(value)(_mapped(change, part) for part in value)
-    if isinstance(value, dict):
-        return {key: _mapped(change, part) for key, part in value.items()}
-    return change(value)
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _tensors_in(part)
-    elif isinstance(value, dict):
-        yield from _tensors_in(list(value.values()))

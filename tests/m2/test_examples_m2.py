@@ -21,11 +21,6 @@ SAYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def printed(has_bf16_units: str) -> Printed:
-    return Printed(has_bf16_units)
-
-
 @pytest.mark.parametrize("name", SAYS)
 def test_example_says_what_it_sets_out_to_say(name: str, printed: Printed) -> None:
     for text in SAYS[name]:

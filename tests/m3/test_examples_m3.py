@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.helpers import Printed
-
-
-@pytest.fixture(scope="module")
-def printed(has_bf16_units: str) -> Printed:
-    return Printed(has_bf16_units)
 
 
 def test_forks_share_the_prompt_copy_its_last_block_and_leave_nothing(printed: Printed) -> None:

@@ -9,11 +9,6 @@ import pytest
 from tests.helpers import Printed
 
 
-@pytest.fixture(scope="module")
-def printed(has_bf16_units: str) -> Printed:
-    return Printed(has_bf16_units)
-
-
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
