@@ -35,7 +35,7 @@ class EagerGraphs(CudaGraphs):
         batch = engine.runner.batch
         max_model_len = batch.token_ids.shape[1]
         self.buffers = GraphBuffers(sizes[-1], max_model_len, batch.block_size, torch.device("cpu"))
-        self.prompts: Any = SimpleNamespace(shape_for=lambda nums: None)
+        self.prompts: Any = SimpleNamespace(shape_for=lambda nums: None, shape_for_drafts=lambda nums: None)
         self.outputs = GraphOutputs(sizes[-1], self.model.decoder_spec, torch.float32, torch.device("cpu"))
         self.replayed: list[tuple[int, int]] = []  # (sequences, size)
 
